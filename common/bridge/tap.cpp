@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "common/bridge/tap.hpp"
+
+#include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <sys/ioctl.h>
+
+#include <cstring>
+
+#include "proto/vnet.hpp"
+
+namespace causeway::bridge {
+
+namespace {
+
+// Names that Debian 12's headers do not have yet (linux/if_tun.h of 6.2 and of 7.3).
+constexpr unsigned kTunUso4 = 0x20;
+constexpr unsigned kTunUso6 = 0x40;
+constexpr unsigned kIffBackpressure = 0x0080;
+
+Error explain_open(int code) {
+  switch (code) {
+    case ENOENT:
+    case ENODEV:
+    case ENXIO:
+      return {
+          "/dev/net/tun is missing: load the tun module (modprobe tun), or run on a kernel with "
+          "CONFIG_TUN",
+          code};
+    case EACCES:
+    case EPERM:
+      return {"/dev/net/tun: permission denied: run as root, or as a user that may open it", code};
+    default:
+      return system_error("/dev/net/tun", code);
+  }
+}
+
+Error explain_attach(const TapOptions& options, int code) {
+  const std::string tap = "TAP '" + options.name + "'";
+  switch (code) {
+    case EPERM:
+    case EACCES:
+      return {tap +
+                  ": permission denied: give CAP_NET_ADMIN (run as root), or make the TAP before "
+                  "for this user (ip tuntap add mode tap user USER)",
+              code};
+    case EBUSY:
+      return {tap + " is in use by another process: stop that one, or choose another --tap name",
+              code};
+    case EINVAL:
+    case E2BIG:
+      return {tap + " cannot be attached: an interface of that name exists and is not a TAP with " +
+                  (options.queues > 1 ? "several queues" : "one queue") +
+                  ": choose another --tap name, or fit --lanes to it",
+              code};
+    default:
+      return system_error(tap, code);
+  }
+}
+
+}  // namespace
+
+net::Mac derive_mac(const std::string& role, const std::string& name,
+                    const std::vector<Cidr>& addresses) {
+  std::string seed = role + '/' + name;
+  for (const auto& address : addresses) {
+    seed += '/' + to_string(address);
+  }
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a, 64 bits
+  for (const char c : seed) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  net::Mac mac{0x02, 0, 0, 0, 0, 0};  // locally administered, unicast
+  for (std::size_t i = 1; i < mac.size(); ++i) {
+    mac[i] = static_cast<std::uint8_t>(hash >> (8 * i));
+  }
+  return mac;
+}
+
+Result<void> Tap::open_queues(const TapOptions& options) {
+  for (unsigned i = 0; i < options.queues; ++i) {
+    UniqueFd fd(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
+    if (!fd.valid()) {
+      return explain_open(errno);
+    }
+    unsigned features = 0;
+    if (::ioctl(fd.get(), TUNGETFEATURES, &features) != 0) {
+      return system_error("/dev/net/tun: TUNGETFEATURES");
+    }
+    unsigned flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
+    if (options.queues > 1) {
+      flags |= IFF_MULTI_QUEUE;
+    }
+    backpressure_ = (features & kIffBackpressure) != 0;
+    if (backpressure_) {
+      flags |= kIffBackpressure;
+    }
+    ifreq request{};
+    std::memcpy(request.ifr_name, options.name.c_str(), options.name.size());
+    request.ifr_flags = static_cast<short>(flags);
+    if (::ioctl(fd.get(), TUNSETIFF, &request) != 0) {
+      return explain_attach(options, errno);
+    }
+    int header_size = sizeof(proto::VnetHeader);
+    int little_endian = 1;
+    if (::ioctl(fd.get(), TUNSETVNETHDRSZ, &header_size) != 0 ||
+        ::ioctl(fd.get(), TUNSETVNETLE, &little_endian) != 0) {
+      return system_error("TAP '" + options.name + "': virtio-net header");
+    }
+    queues_.push_back(std::move(fd));
+  }
+  return {};
+}
+
+Result<void> Tap::set_offloads(const Offloads& wanted) {
+  unsigned flags = 0;
+  if (wanted.checksum_and_tso) {
+    flags |= TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
+    if (wanted.uso) {
+      flags |= kTunUso4 | kTunUso6;
+    }
+  }
+  if (::ioctl(queues_.front().get(), TUNSETOFFLOAD, flags) != 0) {
+    return system_error("TAP '" + name_ + "': TUNSETOFFLOAD");
+  }
+  offloads_ = wanted;
+  return {};
+}
+
+Result<Tap> Tap::open(const TapOptions& options, net::Netlink& netlink) {
+  if (options.name.empty() || options.name.size() >= IFNAMSIZ) {
+    return Error{"TAP name '" + options.name + "' must have 1 to 15 bytes", EINVAL};
+  }
+  Tap tap;
+  tap.name_ = options.name;
+  if (auto opened = tap.open_queues(options); !opened) {
+    return opened.error();
+  }
+  // An unknown bit fails the whole call, so this asks for USO once and then starts from nothing.
+  tap.uso_possible_ = tap.set_offloads({.checksum_and_tso = true, .uso = true}).has_value();
+  if (auto cleared = tap.set_offloads({}); !cleared) {
+    return cleared.error();
+  }
+  net::LinkChange change;
+  change.mtu = options.mtu;
+  change.txqueuelen = options.txqueuelen;
+  change.mac =
+      options.mac ? *options.mac : derive_mac(options.role, options.name, options.addresses);
+  change.up = true;
+  // A TAP that somebody else made may be set up already; without CAP_NET_ADMIN that has to do.
+  if (auto changed = netlink.change_link(options.name, change); !changed) {
+    const auto info = netlink.link(options.name);
+    if (!info || !info->up || changed.error().code != EPERM) {
+      return changed.error();
+    }
+  }
+  for (const auto& address : options.addresses) {
+    if (auto added = netlink.add_address(options.name, address); !added) {
+      return added.error();
+    }
+  }
+  const auto info = netlink.link(options.name);
+  if (!info) {
+    return info.error();
+  }
+  tap.mtu_ = info->mtu;
+  return tap;
+}
+
+}  // namespace causeway::bridge

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Link, address and route operations over rtnetlink (libnl-route). Each call is one synchronous
+// exchange with the kernel; this is for set-up and for status, never for the data path.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/net/address.hpp"
+#include "common/result.hpp"
+
+struct nl_sock;
+
+namespace causeway::net {
+
+using Mac = std::array<std::uint8_t, 6>;
+std::string to_string(const Mac& mac);
+// Six pairs of hexadecimal digits with colons; a unicast address.
+Result<Mac> parse_mac(std::string_view text);
+
+// What to change on a link; an absent member stays as it is.
+struct LinkChange {
+  std::optional<std::uint32_t> mtu;
+  std::optional<std::uint32_t> txqueuelen;  // packets
+  std::optional<Mac> mac;
+  bool up = false;
+};
+
+struct LinkInfo {
+  int index = 0;
+  std::uint32_t mtu = 0;
+  std::uint32_t txqueuelen = 0;
+  Mac mac{};
+  bool up = false;
+  std::uint64_t tx_dropped = 0;  // packets the kernel dropped on the way to the TAP's reader
+  std::uint64_t rx_dropped = 0;
+};
+
+class Netlink {
+ public:
+  static Result<Netlink> open();
+
+  Result<LinkInfo> link(const std::string& name);
+  Result<void> change_link(const std::string& name, const LinkChange& change);
+  // An address that is there already is no error.
+  Result<void> add_address(const std::string& link, const Cidr& address);
+  // Default route through `gateway` on `link`; replaces one of ours that is there already.
+  Result<void> set_default_route(const std::string& link, const IpAddress& gateway);
+
+ private:
+  struct Free {
+    void operator()(nl_sock* sock) const;
+  };
+  explicit Netlink(nl_sock* sock) : sock_(sock) {}
+  std::unique_ptr<nl_sock, Free> sock_;
+};
+
+}  // namespace causeway::net
