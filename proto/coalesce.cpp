@@ -50,9 +50,12 @@ bool same_tcp_header(std::span<const std::byte> a, std::span<const std::byte> b,
          same_bytes(a, b, at.l4 + 18U, at.payload - at.l4 - 18U);  // urgent pointer, options
 }
 
-bool checksums_right(std::span<const std::byte> frame, const Headers& at) {
+bool checksums_right(std::span<const std::byte> frame, const Headers& at, const VnetHeader& vnet) {
   if (!at.ipv6 && !verifies(sum_bytes(frame.subspan(at.l3, kIpv4Header)))) {
     return false;
+  }
+  if ((vnet.flags & kVnetNeedsCsum) != 0) {
+    return true;  // still to be filled in, as it will be in the merged frame
   }
   const auto length = static_cast<std::uint16_t>(at.end - at.l4);
   return verifies(pseudo_header_sum(address_pair(frame, at), at.protocol, length) +
@@ -106,9 +109,14 @@ void finish_headers(std::span<std::byte> head, const Headers& at, std::size_t pa
 
 }  // namespace
 
-void Coalescer::add(std::span<std::byte> frame, WriteSink sink) {
+void Coalescer::add(std::span<std::byte> frame, const VnetHeader& vnet, WriteSink sink) {
   ++counters_.frames;
-  Frame next{.bytes = frame, .at = {}, .key = {}};
+  if (vnet.gso_type != kGsoNone) {  // merged by the sender already; smaller ones go before it
+    flush(sink);
+    pass(frame, vnet, sink);
+    return;
+  }
+  Frame next{.bytes = frame, .at = {}, .key = {}, .vnet = vnet};
   const HeaderStatus status = parse_headers(frame, next.at);
   const Headers& at = next.at;
   if (status != HeaderStatus::ok) {
@@ -116,12 +124,12 @@ void Coalescer::add(std::span<std::byte> frame, WriteSink sink) {
     if (status != HeaderStatus::ethertype && status != HeaderStatus::protocol) {
       flush(sink);
     }
-    pass(frame, sink);
+    pass(frame, vnet, sink);
     return;
   }
   const bool may_merge = (at.protocol == kProtocolTcp || uso_) && mergeable(frame, at);
   if (!may_merge && open_ == 0) {  // most of all: acknowledgements of bulk the other way
-    pass(frame, sink);
+    pass(frame, vnet, sink);
     return;
   }
   next.key.ports = std::uint64_t{load_be32(frame, at.l4)} << 32 |
@@ -143,7 +151,7 @@ void Coalescer::add(std::span<std::byte> frame, WriteSink sink) {
       return;
     }
     if (joined == Joined::bad_frame) {
-      pass(frame, sink);
+      pass(frame, vnet, sink);
       return;
     }
     break;
@@ -153,7 +161,7 @@ void Coalescer::add(std::span<std::byte> frame, WriteSink sink) {
   if (may_merge && !last) {
     open(next, sink);
   } else {
-    pass(frame, sink);
+    pass(frame, vnet, sink);
   }
 }
 
@@ -194,13 +202,13 @@ Coalescer::Joined Coalescer::join(Group& group, const Frame& frame) {
   }
   // Only now, because this reads the whole frame; a frame that stays alone is never summed.
   if (!group.verified) {
-    if (!checksums_right(head, group.head.at)) {
+    if (!checksums_right(head, group.head.at, group.head.vnet)) {
       ++counters_.bad_checksum;
       return Joined::no;
     }
     group.verified = true;
   }
-  if (!checksums_right(bytes, at)) {
+  if (!checksums_right(bytes, at, frame.vnet)) {
     ++counters_.bad_checksum;
     return Joined::bad_frame;
   }
@@ -239,7 +247,7 @@ void Coalescer::close(std::size_t position, WriteSink sink) {
   std::rotate(first, first + 1, order_.begin() + static_cast<std::ptrdiff_t>(open_));
   --open_;
   if (group.frames == 1) {
-    pass(group.head.bytes, sink);
+    pass(group.head.bytes, group.head.vnet, sink);
     return;
   }
   const Headers& at = group.head.at;
@@ -258,12 +266,11 @@ void Coalescer::close(std::size_t position, WriteSink sink) {
   sink(group.vnet, std::span{group.pieces}.first(1 + group.frames));
 }
 
-void Coalescer::pass(std::span<std::byte> frame, WriteSink sink) {
-  VnetHeader none;
-  const std::array<iovec, 2> pieces = {iovec{.iov_base = &none, .iov_len = sizeof none},
+void Coalescer::pass(std::span<std::byte> frame, VnetHeader vnet, WriteSink sink) {
+  const std::array<iovec, 2> pieces = {iovec{.iov_base = &vnet, .iov_len = sizeof vnet},
                                        piece(frame)};
   ++counters_.writes;
-  sink(none, pieces);
+  sink(vnet, pieces);
 }
 
 }  // namespace causeway::proto

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Theory of operation: from plain records to super-frames.
+// Theory of operation: from single frames to super-frames.
 //
-// A plain peer sends frames of at most its MTU, and every write to a TAP walks the whole receive
-// path of the kernel. So the frames of one batch (one read of the stream) that are consecutive
-// pieces of one flow become one write: the first frame with its headers edited in place, then the
-// payloads of the others where they lie in the receive buffer, as an iovec. No byte of payload is
-// copied. This is what the kernel's GRO does for a network card (net/ipv4/tcp_offload.c and
-// udp_offload.c), and the rules of what may be merged are its rules.
+// A plain peer sends frames of at most its MTU, and so does any sender of datagrams, and every
+// write to a TAP walks the whole receive path of the kernel. So the frames of one batch (one read
+// of the stream) that are consecutive pieces of one flow become one write: the first frame with its
+// headers edited in place, then the payloads of the others where they lie in the receive buffer, as
+// an iovec. No byte of payload is copied. This is what the kernel's GRO does for a network card
+// (net/ipv4/tcp_offload.c and udp_offload.c), and the rules of what may be merged are its rules.
 //
 // A *group* is an open run of one flow; there are kGroups at most, and the oldest one is written
 // when a ninth is needed. A frame joins the group of its flow when
@@ -21,9 +21,9 @@
 //  - its checksums, and those of the first frame, are right. They are verified here because the
 //    merged frame is marked as needing a checksum, which the kernel takes as good. A frame with a
 //    wrong one goes alone and as it was, so that the kernel drops and counts it.
-// Anything else goes through alone as received, behind an empty vnet header. A frame that cannot
-// join closes the group of its flow first, so the order within a flow never changes; a frame whose
-// flow cannot be told (a fragment, extension headers, a broken header) closes all groups.
+// Anything else goes through alone as received, behind the vnet header it came with. A frame that
+// cannot join closes the group of its flow first, so the order within a flow never changes; a frame
+// whose flow cannot be told (a fragment, extension headers, a broken header) closes all groups.
 //
 // flush() at the end of each batch: nothing waits for a later one, and the groups point into the
 // receive buffer. No timer, no allocation.
@@ -83,7 +83,11 @@ class Coalescer {
   // Takes the next frame of the batch, not empty. It must stay where it is until flush(), and its
   // headers may be edited. Calls `sink` for everything that became ready: never, once or more
   // often.
-  void add(std::span<std::byte> frame, WriteSink sink);
+  void add(std::span<std::byte> frame, WriteSink sink) { add(frame, VnetHeader{}, sink); }
+  // The same for a frame that came with a vnet header, rebuilt from it (rebuild_offload). One whose
+  // checksum is still to be filled in merges without being summed; a super-frame goes through
+  // alone, after all that came before it.
+  void add(std::span<std::byte> frame, const VnetHeader& vnet, WriteSink sink);
   // Writes every open group, the oldest first. Call it at the end of each batch, before the memory
   // of the frames is used again.
   void flush(WriteSink sink);
@@ -102,6 +106,7 @@ class Coalescer {
     std::span<std::byte> bytes;
     Headers at;
     Key key;
+    VnetHeader vnet;
   };
 
   struct Group {
@@ -122,7 +127,7 @@ class Coalescer {
   Joined join(Group& group, const Frame& frame);
   void open(const Frame& frame, WriteSink sink);
   void close(std::size_t position, WriteSink sink);
-  void pass(std::span<std::byte> frame, WriteSink sink);
+  void pass(std::span<std::byte> frame, VnetHeader vnet, WriteSink sink);
 
   CoalesceCounters counters_;
   bool uso_;

@@ -10,7 +10,7 @@ namespace causeway::proto {
 
 namespace {
 // With less room than this behind the data, the tail of an incomplete record moves to the front.
-constexpr std::size_t kMinReadRoom = 64 * 1024;
+constexpr std::size_t kMinReadRoom = std::size_t{64} * 1024;
 }  // namespace
 
 void store_offload_header(std::span<std::byte> out, const OffloadHeader& header) {
@@ -137,7 +137,8 @@ void RecordWriter::commit_super_frame(const OffloadHeader& header, std::size_t s
 }
 
 bool RecordWriter::append_control(std::span<const std::byte> payload) {
-  if (payload.size() > kMaxControl || slab_.size() - end_ < kRecordHeaderSize + payload.size()) {
+  if (wire_ != Wire::native || payload.empty() || payload.size() > kMaxControl ||
+      slab_.size() - end_ < kRecordHeaderSize + payload.size()) {
     return false;
   }
   put_header(RecordType::control, payload.size());

@@ -108,6 +108,10 @@ class RecordWriter {
   void commit_frame(std::size_t size);
   // The same with its offload header (offload on).
   void commit_super_frame(const OffloadHeader& header, std::size_t size);
+  // Where whole records that were made elsewhere go (proto/segment.hpp), and how many bytes of them
+  // were put there.
+  std::span<std::byte> raw_room() { return slab_.subspan(end_); }
+  void commit_raw(std::size_t size) { end_ += size; }
   // Copies a whole control record in; false when it does not fit. Native wire only.
   bool append_control(std::span<const std::byte> payload);
 

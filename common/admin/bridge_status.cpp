@@ -32,6 +32,10 @@ constexpr std::array kCounters = {
     NamedCounter{"to_wire_records", &LaneCounters::to_wire_records},
     NamedCounter{"to_wire_bytes", &LaneCounters::to_wire_bytes},
     NamedCounter{"to_wire_writes", &LaneCounters::to_wire_writes},
+    NamedCounter{"pings_sent", &LaneCounters::pings_sent},
+    NamedCounter{"pongs_received", &LaneCounters::pongs_received},
+    NamedCounter{"pings_received", &LaneCounters::pings_received},
+    NamedCounter{"unknown_controls", &LaneCounters::unknown_controls},
 };
 
 Json render_tap(const bridge::Tap& tap, net::Netlink& netlink) {
@@ -76,10 +80,25 @@ Json render_session(const bridge::Session::Status& status) {
   }
   Json json = {{"state", status.state},
                {"id", nullptr},
+               {"features", Json::array()},
                {"lanes", std::move(lanes)},
                {"connections_total", status.connections_total},
                {"replaced_total", status.replaced_total},
                {"connect_failures_total", status.connect_failures_total}};
+  if (!status.id.empty()) {
+    json["id"] = status.id;
+  }
+  for (const auto& [bit, word] :
+       {std::pair{proto::kFeatureOffload, "offload"}, std::pair{proto::kFeatureUso, "uso"},
+        std::pair{proto::kFeatureKeepalive, "keepalive"}}) {
+    if ((status.features & bit) != 0) {
+      json["features"].push_back(word);
+    }
+  }
+  if (status.wire) {
+    json["mtu"] = status.mtu;
+    json["max_frame"] = status.max_frame;
+  }
   if (!status.last_error.empty()) {
     json["last_error"] = status.last_error;
   }
@@ -123,7 +142,9 @@ std::string BridgeStatus::render() {
     for (const auto& lane : session_.lanes()) {
       sum += lane->counters().dropped[i].get();
     }
-    dropped[std::string(bridge::name(static_cast<bridge::DropReason>(i)))] = sum;
+    if (const auto reason = bridge::name(static_cast<bridge::DropReason>(i)); !reason.empty()) {
+      dropped[std::string(reason)] = sum;
+    }
   }
   json["dropped"] = std::move(dropped);
   Json ended = Json::object();

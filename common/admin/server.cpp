@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <thread>
 #include <utility>
@@ -17,7 +18,8 @@ namespace causeway::admin {
 namespace {
 // Two requests at a time: one slow reader does not keep the operator out.
 constexpr std::size_t kThreads = 2;
-constexpr time_t kTimeoutSeconds = 2;
+// A client that says nothing holds up nobody, and a stop of the program no longer than this.
+constexpr auto kTimeout = std::chrono::milliseconds{500};
 constexpr std::size_t kMaxPayload = 4096;
 }  // namespace
 
@@ -43,8 +45,8 @@ Result<std::unique_ptr<Server>> Server::start(const Address& address, Handlers h
   http.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };  // httplib owns it
   http.set_address_family(AF_UNIX);
   http.set_keep_alive_max_count(1);
-  http.set_read_timeout(kTimeoutSeconds);
-  http.set_write_timeout(kTimeoutSeconds);
+  http.set_read_timeout(kTimeout);
+  http.set_write_timeout(kTimeout);
   http.set_payload_max_length(kMaxPayload);
   http.Get("/status", [status = std::move(handlers.status)](const auto&, auto& response) {
     response.set_content(status(), "application/json");

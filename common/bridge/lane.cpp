@@ -56,6 +56,12 @@ void Lane::thread_main(std::uint64_t generation, PumpSettings settings,
   });
 }
 
+void Lane::request_ping() {
+  if (running_) {
+    pump_control_->request_ping();
+  }
+}
+
 void Lane::stop(EndReason reason) {
   if (!running_) {
     return;

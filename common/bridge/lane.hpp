@@ -35,6 +35,8 @@ class Lane {
   Result<void> start(UniqueFd stream, const PumpSettings& settings, std::vector<std::byte> prefill);
   // Ends the pump, if one runs, and waits for its thread (microseconds: it never blocks elsewhere).
   void stop(EndReason reason);
+  // Has the pump send a ping.
+  void request_ping();
   [[nodiscard]] bool running() const { return running_; }
   [[nodiscard]] const LaneCounters& counters() const { return counters_; }
 

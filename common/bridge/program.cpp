@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/bridge/program.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <utility>
@@ -25,9 +27,23 @@ SessionOptions session_options(const ProgramConfig& config) {
   SessionOptions options;
   options.wire = config.wire;
   options.max_frame = config.max_frame;
+  options.offload = config.offload;
+  options.busy_poll = config.busy_poll;
+  options.keepalive = config.keepalive;
   options.max_write = config.max_write ? config.max_write->bytes : 0;
   options.stream.vsock_buffer = config.vsock_buffer.bytes;
   return options;
+}
+
+// As the kernel's dev_valid_name() has it.
+Result<void> check_interface_name(std::string_view text) {
+  const auto bad = [](char c) { return c == '/' || c == ':' || c <= ' ' || c > '~'; };
+  if (text.empty() || text.size() > 15 || text == "." || text == ".." ||
+      std::any_of(text.begin(), text.end(), bad)) {
+    return Error{"not an interface name: 1 to 15 printable ASCII characters without / : and space",
+                 EINVAL};
+  }
+  return {};
 }
 
 }  // namespace
@@ -36,12 +52,10 @@ void add_program_options(OptionTable& table, ProgramConfig& config) {
   table.add("tap", config.tap,
             {.value = "NAME",
              .doc = "The TAP: created, or attached to when it exists.",
-             .min = 1,
-             .max = 15,
-             .required = true});
+             .required = true,
+             .check = check_interface_name});
   table.add("address", config.addresses,
-            {.doc = "An address of the TAP with its prefix, as 10.0.0.1/24 or fd00::1/64. May be "
-                    "given more than once."});
+            {.doc = "An address of the TAP with its prefix, as 10.0.0.1/24 or fd00::1/64."});
   table.add("mac", config.mac,
             {.value = "MAC",
              .doc = "The TAP's MAC; by default derived from its name and addresses, so that it is "
@@ -76,6 +90,24 @@ void add_program_options(OptionTable& table, ProgramConfig& config) {
                     {"native", WireChoice::native}},
                    {.doc = "The format on the stream. auto takes the native wire with a peer that "
                            "speaks it and the plain wire with any other."});
+  table.add("lanes", config.lanes,
+            {.doc = "Streams of one session, each with a TAP queue and a thread. Both sides' lower "
+                    "number counts; the plain wire has one.",
+             .min = 1,
+             .max = proto::kMaxLanes});
+  table.add("offload", config.offload,
+            {.doc = "Let super-frames of up to 64 KiB cross a native wire whole."});
+  table.add("busy_poll", config.busy_poll,
+            {.value = "LOOKS",
+             .doc = "How often a lane looks for more work before it sleeps. Each takes about a "
+                    "microsecond and is offered to other processes; 0 saves that on a machine that "
+                    "is mostly idle, and costs latency.",
+             .max = 10'000});
+  table.add("keepalive", config.keepalive,
+            {.doc = "On a native wire: silence after which the peer is pinged. Three of them end "
+                    "the connection.",
+             .min = 100,
+             .max = 3'600'000});
   table.add("admin", config.admin,
             {.doc = "Where GET /status and GET /healthz are served: unix:/PATH."});
   table.add_choice("log_level", config.log_level,
@@ -99,12 +131,13 @@ int run_program(const Role& role, const ProgramConfig& config) {
     return fail(role.program, netlink.error());
   }
   TapOptions tap_options;
-  tap_options.name = config.tap;
+  tap_options.name = *config.tap;
   tap_options.role = role.role;
   tap_options.addresses = config.addresses;
   if (config.mac) {
     tap_options.mac = *net::parse_mac(*config.mac);  // checked by the option table
   }
+  tap_options.queues = config.lanes;
   tap_options.mtu = config.mtu;
   tap_options.txqueuelen = config.txqueuelen;
 
@@ -123,7 +156,7 @@ int run_program(const Role& role, const ProgramConfig& config) {
     return fail(role.program, tap.error());
   }
   if (role.gateway) {
-    if (auto routed = netlink->set_default_route(config.tap, *role.gateway); !routed) {
+    if (auto routed = netlink->set_default_route(*config.tap, *role.gateway); !routed) {
       return fail(role.program, routed.error());
     }
   }
@@ -154,10 +187,10 @@ int run_program(const Role& role, const ProgramConfig& config) {
   log::info("TAP '{}' is up, MTU {}", tap->name(), tap->mtu());
   if (listener) {
     log::info("listening on {}", to_string(*role.listen));
-    asio::co_spawn(control, session.listen(std::move(*listener)), asio::detached);
+    session.listen(std::move(*listener));
   } else {
     log::info("connecting to {}", to_string(*role.connect));
-    asio::co_spawn(control, session.connect(*role.connect), asio::detached);
+    session.connect(*role.connect);
   }
   control.run();
   session.stop();

@@ -16,7 +16,7 @@
 namespace causeway::bridge {
 
 struct ProgramConfig {
-  std::string tap;
+  std::optional<std::string> tap;  // required: set once the options are read
   std::vector<Cidr> addresses;
   std::optional<std::string> mac;
   std::uint32_t mtu = 1500;
@@ -25,6 +25,10 @@ struct ProgramConfig {
   std::optional<Size> max_write;
   Size vsock_buffer{8 * 1024 * 1024};
   WireChoice wire = WireChoice::automatic;
+  std::uint32_t lanes = 1;
+  bool offload = true;
+  std::uint32_t busy_poll = 50;
+  Duration keepalive{std::chrono::seconds{5}};
   std::optional<Address> admin;
   log::Level log_level = log::Level::info;
 };

@@ -2,9 +2,8 @@
 #include "common/bridge/pump.hpp"
 
 #include <poll.h>
-#include <sys/eventfd.h>
+#include <sched.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -18,54 +17,49 @@ namespace {
 
 constexpr EndReason kGoOn = EndReason::count_;
 // One recv() is given at most this much, so that the other direction's turn comes soon.
-constexpr std::size_t kMaxRead = 256 * 1024;
+constexpr std::size_t kMaxRead = std::size_t{256} * 1024;
+constexpr int kLastReads = 64;            // of kMaxRead each: more than any socket buffer holds
+constexpr std::size_t kControlRoom = 64;  // a ping, pong or bye record fits
 
 bool would_block(int code) {
   return code == EAGAIN || code == EWOULDBLOCK;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<PumpControl>> PumpControl::create() {
-  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event.valid()) {
-    return system_error("eventfd");
+// One packet of the TAP: its vnet header and the frame's size. 0: dry; -1: the TAP is gone.
+ssize_t read_tap(int tap, proto::VnetHeader& header, std::span<std::byte> room) {
+  std::array<iovec, 2> parts{{{&header, sizeof header}, {room.data(), room.size()}}};
+  for (;;) {
+    const ssize_t got = ::readv(tap, parts.data(), parts.size());
+    if (got >= 0) {
+      return std::max<ssize_t>(got - static_cast<ssize_t>(sizeof header), 0);
+    }
+    if (errno != EINTR) {
+      return would_block(errno) ? 0 : -1;
+    }
   }
-  return std::unique_ptr<PumpControl>(new PumpControl(std::move(event)));
 }
 
-void PumpControl::stop(EndReason reason) {
-  EndReason none = EndReason::count_;
-  reason_.compare_exchange_strong(none, reason);
-  const std::uint64_t one = 1;
-  // Fails only when the counter is full, and then the event is set already.
-  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
-}
-
-EndReason PumpControl::take() {
-  std::uint64_t ignored = 0;
-  [[maybe_unused]] const auto got = ::read(event_.get(), &ignored, sizeof ignored);
-  return reason_.load();
-}
-
-void PumpControl::reset() {
-  reason_.store(EndReason::count_);
-  take();
-}
+}  // namespace
 
 // Uninitialised on purpose: pages that traffic never reaches stay out of resident memory.
 PumpBuffers::PumpBuffers()
-    : slab_(new std::byte[kSlab]), reader_(new std::byte[proto::kReaderStorage]) {}
+    : slab_(new std::byte[kSlab]),
+      reader_(new std::byte[proto::kReaderStorage]),
+      scratch_(new std::byte[kMaxTapFrame]) {}
 
 Pump::Pump(int tap, int stream, const PumpSettings& settings, PumpBuffers& buffers,
            LaneCounters& counters, PumpControl& control)
     : tap_(tap),
       stream_(stream),
       settings_(settings),
+      limits_{.mtu = settings.mtu, .offload = settings.offload, .uso = settings.uso},
+      scratch_(buffers.scratch()),
       counters_(counters),
       control_(control),
       reader_(buffers.reader(), settings.wire, settings.max_frame),
-      writer_(buffers.slab(), settings.wire, false) {}
+      writer_(buffers.slab(), settings.wire, settings.offload),
+      segmenter_(settings.max_frame),
+      coalescer_(settings.uso) {}
 
 void Pump::feed(std::span<const std::byte> bytes) {
   const auto room = reader_.writable().first(bytes.size());
@@ -80,16 +74,21 @@ EndReason Pump::run() {
   if (const EndReason end = decode_all(); end != kGoOn) {  // what feed() brought
     return end;
   }
+  if (pong_wanted_) {  // and the answer to it
+    if (const EndReason end = step_to_wire(); end != kGoOn) {
+      return last_words(end);
+    }
+  }
   for (;;) {
-    // Backpressure: while sent bytes wait for the stream, the TAP is not asked.
+    // Backpressure: while bytes wait for the stream, the TAP is not asked.
     const bool blocked = !writer_.empty();
     waits[tap_slot].events = blocked ? 0 : POLLIN;
     waits[stream_slot].events = blocked ? POLLIN | POLLOUT : POLLIN;
-    if (::poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) {
-      return EndReason::stream_error;
+    if (!wait(waits)) {
+      return end_reason_of(errno);
     }
     if (waits[event_slot].revents != 0) {
-      if (const EndReason end = control_.take(); end != kGoOn) {
+      if (const EndReason end = handle_requests(); end != kGoOn) {
         return end;
       }
     }
@@ -98,46 +97,82 @@ EndReason Pump::run() {
         return end;
       }
     }
-    if (((waits[tap_slot].revents) | (waits[stream_slot].revents & POLLOUT)) != 0) {
+    if ((waits[tap_slot].revents & (POLLERR | POLLNVAL)) != 0) {
+      return EndReason::tap_error;  // the interface was deleted
+    }
+    const bool control_waits = ping_wanted_ || pong_wanted_;
+    if (waits[tap_slot].revents != 0 || (waits[stream_slot].revents & POLLOUT) != 0 ||
+        control_waits) {
       if (const EndReason end = step_to_wire(); end != kGoOn) {
-        return end;
+        return last_words(end);
       }
     }
   }
 }
 
-bool Pump::fill_from_tap(EndReason& end) {
-  proto::VnetHeader header;
-  for (;;) {
-    const auto room = writer_.frame_room();
-    if (room.size() < settings_.max_frame) {
-      return true;  // full: send first
-    }
-    std::array<iovec, 2> parts{{{&header, sizeof header}, {room.data(), room.size()}}};
-    const ssize_t got = ::readv(tap_, parts.data(), parts.size());
-    if (got < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      if (!would_block(errno) && errno != EIO) {  // EIO: the link is down; poll() tells when not
-        end = EndReason::tap_error;
-      }
-      return false;
-    }
-    const auto size = static_cast<std::size_t>(got) - sizeof header;
-    if (static_cast<std::size_t>(got) < sizeof header + proto::kMinFrame) {
-      counters_.drop(DropReason::frame_too_short);
-      continue;
-    }
-    counters_.from_tap_frames.add();
-    counters_.from_tap_bytes.add(size);
-    if (size > settings_.max_frame) {
-      counters_.drop(DropReason::frame_too_long);
-      continue;
-    }
-    writer_.commit_frame(size);
-    counters_.to_wire_records.add();
+// A peer that closed makes our send() fail, and what it sent before that is still to be read: its
+// last frames, a bye, or the record that it left unfinished. Its own words tell more than EPIPE.
+EndReason Pump::last_words(EndReason failed) {
+  if (failed != EndReason::stream_broken && failed != EndReason::stream_reset) {
+    return failed;
   }
+  for (int turn = 0; turn < kLastReads; ++turn) {
+    const auto before = counters_.from_wire_bytes.get();
+    const EndReason end = step_from_wire();
+    if (end != kGoOn) {
+      return end == EndReason::stream_reset ? failed : end;
+    }
+    if (counters_.from_wire_bytes.get() == before) {
+      break;
+    }
+  }
+  return failed;
+}
+
+// Looks a few times more before it sleeps: waking a sleeping processor of a virtual machine costs
+// tens of microseconds, and an answer is often on its way already. Between two looks the processor
+// is offered to whoever else wants it. False with errno on an error.
+bool Pump::wait(std::span<pollfd> waits) const {
+  for (unsigned look = 0; look < settings_.busy_poll; ++look) {
+    if (const int ready = ::poll(waits.data(), waits.size(), 0); ready != 0) {
+      return ready > 0 || errno == EINTR;
+    }
+    ::sched_yield();
+  }
+  return ::poll(waits.data(), waits.size(), -1) >= 0 || errno == EINTR;
+}
+
+EndReason Pump::handle_requests() {
+  const auto requests = control_.take();
+  ping_wanted_ = ping_wanted_ || requests.ping;
+  if (requests.stop == EndReason::replaced) {
+    say_bye(proto::ByeReason::replaced);
+  } else if (requests.stop == EndReason::stopped) {
+    say_bye(proto::ByeReason::stopping);
+  } else if (requests.stop == EndReason::keepalive_timeout) {
+    say_bye(proto::ByeReason::keepalive);
+  }
+  return requests.stop;
+}
+
+// ---- towards the wire ----
+
+EndReason Pump::step_to_wire() {
+  if (const EndReason end = send_pending(); end != kGoOn) {
+    return end;
+  }
+  // A slab that fills up says that more is waiting; one more turn, then the other direction's.
+  for (int turn = 0; turn < 2 && writer_.empty(); ++turn) {
+    queue_control();
+    const Fill fill = settings_.offload ? fill_super_frames() : fill_segments();
+    if (fill == Fill::failed) {
+      return EndReason::tap_error;
+    }
+    if (const EndReason end = send_pending(); end != kGoOn || fill == Fill::dry) {
+      return end;
+    }
+  }
+  return kGoOn;
 }
 
 EndReason Pump::send_pending() {
@@ -149,7 +184,7 @@ EndReason Pump::send_pending() {
       if (errno == EINTR) {
         continue;
       }
-      return would_block(errno) ? kGoOn : EndReason::stream_error;
+      return would_block(errno) ? kGoOn : end_reason_of(errno);
     }
     counters_.to_wire_writes.add();
     counters_.to_wire_bytes.add(static_cast<std::uint64_t>(sent));
@@ -158,38 +193,179 @@ EndReason Pump::send_pending() {
   return kGoOn;
 }
 
-EndReason Pump::step_to_wire() {
-  if (const EndReason end = send_pending(); end != kGoOn) {
-    return end;
-  }
-  EndReason end = kGoOn;
-  // A slab that fills up says that more is waiting; one more turn, then the other direction's.
-  for (int turn = 0; turn < 2 && writer_.empty(); ++turn) {
-    const bool more = fill_from_tap(end);
-    if (end != kGoOn) {
-      return end;
-    }
-    if (const EndReason sent = send_pending(); sent != kGoOn) {
-      return sent;
-    }
-    if (!more) {
-      break;
-    }
-  }
-  return kGoOn;
+// Writes records of the frame in hand until it is done; false when the slab is full before that.
+bool Pump::drain_segmenter() {
+  const auto filled = segmenter_.fill(writer_.raw_room());
+  writer_.commit_raw(filled.bytes);
+  counters_.to_wire_records.add(filled.records);
+  return segmenter_.done();
 }
 
-void Pump::write_tap(const proto::Record& record) {
+Pump::Fill Pump::fill_segments() {
+  for (;;) {
+    if (!segmenter_.done() && !drain_segmenter()) {
+      return Fill::slab_full;
+    }
+    if (writer_.raw_room().size() < proto::kRecordHeaderSize + settings_.max_frame) {
+      return Fill::slab_full;
+    }
+    proto::VnetHeader header;
+    const ssize_t got = read_tap(tap_, header, scratch_);
+    if (got <= 0) {
+      return got == 0 ? Fill::dry : Fill::failed;
+    }
+    const auto size = static_cast<std::size_t>(got);
+    counters_.from_tap_frames.add();
+    counters_.from_tap_bytes.add(size);
+    const auto status = segmenter_.begin(scratch_.first(std::min(size, scratch_.size())), header);
+    if (status != proto::SegmentStatus::ok) {
+      counters_.drop(drop_reason(status));
+    }
+  }
+}
+
+Pump::Fill Pump::fill_super_frames() {
+  for (;;) {
+    if (!segmenter_.done() && !drain_segmenter()) {
+      return Fill::slab_full;
+    }
+    const auto room = writer_.frame_room();
+    if (room.size() < kMaxTapFrame) {
+      return Fill::slab_full;
+    }
+    proto::VnetHeader header;
+    const ssize_t got = read_tap(tap_, header, room);
+    if (got <= 0) {
+      return got == 0 ? Fill::dry : Fill::failed;
+    }
+    const auto size = static_cast<std::size_t>(got);
+    counters_.from_tap_frames.add();
+    counters_.from_tap_bytes.add(size);
+    proto::OffloadHeader offload;
+    const auto frame = room.first(std::min(size, room.size()));
+    if (size >= proto::kMinFrame && size <= settings_.max_frame &&
+        proto::prepare_offload(header, frame, limits_, offload) == proto::OffloadDrop::none) {
+      writer_.commit_super_frame(offload, size);
+      counters_.to_wire_records.add();
+      continue;
+    }
+    // Rare: a super-frame that the peer's rules exclude goes as the frames it stands for.
+    const auto copy = scratch_.first(std::min(frame.size(), scratch_.size()));
+    std::copy_n(frame.begin(), copy.size(), copy.begin());
+    const auto status = segmenter_.begin(copy, header);
+    if (status != proto::SegmentStatus::ok) {
+      counters_.drop(drop_reason(status));
+    }
+  }
+}
+
+void Pump::queue_control() {
+  std::array<std::byte, kControlRoom> payload{};
+  if (pong_wanted_) {
+    proto::Control pong;
+    pong.kind = proto::ControlKind::pong;
+    pong.token = *pong_wanted_;
+    if (writer_.append_control(std::span(payload).first(encode_control(pong, payload)))) {
+      pong_wanted_.reset();
+    }
+  }
+  if (ping_wanted_) {
+    proto::Control ping;
+    ping.token = counters_.pings_sent.get();
+    if (writer_.append_control(std::span(payload).first(encode_control(ping, payload)))) {
+      ping_wanted_ = false;
+      counters_.pings_sent.add();
+    }
+  }
+}
+
+// A last word, if the stream takes it at once; nobody waits for it.
+void Pump::say_bye(proto::ByeReason reason) {
+  if (settings_.wire != proto::Wire::native) {
+    return;
+  }
+  std::array<std::byte, kControlRoom> payload{};
+  proto::Control bye;
+  bye.kind = proto::ControlKind::bye;
+  bye.reason = reason;
+  if (writer_.append_control(std::span(payload).first(encode_control(bye, payload)))) {
+    (void)send_pending();
+  }
+}
+
+// ---- from the wire ----
+
+// Where the coalescer's TAP writes go.
+struct Pump::TapSink {
+  Pump& pump;
+  void operator()(const proto::VnetHeader& /*in the first piece*/,
+                  std::span<const iovec> pieces) const {
+    pump.write_tap(pieces);
+  }
+};
+
+EndReason Pump::step_from_wire() {
+  const auto room = reader_.writable();
+  const auto part = room.first(std::min(room.size(), kMaxRead));
+  const ssize_t got = ::recv(stream_, part.data(), part.size(), MSG_DONTWAIT);
+  if (got < 0) {
+    return errno == EINTR || would_block(errno) ? kGoOn : end_reason_of(errno);
+  }
+  if (got == 0) {
+    return reader_.between_records() ? EndReason::peer_closed : EndReason::truncated;
+  }
+  counters_.from_wire_reads.add();
+  counters_.from_wire_bytes.add(static_cast<std::uint64_t>(got));
+  reader_.commit(static_cast<std::size_t>(got));
+  return decode_all();
+}
+
+EndReason Pump::decode_all() {
+  EndReason end = kGoOn;
+  std::uint64_t records = 0;
+  for (proto::Record record; end == kGoOn;) {
+    const auto status = reader_.next(record);
+    if (status == proto::RecordStatus::need_more) {
+      break;
+    }
+    if (status == proto::RecordStatus::ok) {
+      ++records;
+      if (record.type == proto::RecordType::control) {
+        end = take_control_record(record.payload);
+      } else {
+        take_frame(record);
+      }
+    } else {
+      end = status == proto::RecordStatus::too_short  ? EndReason::record_too_short
+            : status == proto::RecordStatus::too_long ? EndReason::record_too_long
+                                                      : EndReason::unknown_record_type;
+    }
+  }
+  counters_.from_wire_records.add(records);
+  coalescer_.flush(TapSink{*this});
+  return end;
+}
+
+void Pump::take_frame(const proto::Record& record) {
   proto::VnetHeader header{};
-  std::array<iovec, 2> parts{
-      {{&header, sizeof header}, {record.payload.data(), record.payload.size()}}};
+  if (record.type == proto::RecordType::super_frame) {
+    const auto drop = rebuild_offload(record.offload, record.payload, limits_, header);
+    if (drop != proto::OffloadDrop::none) {
+      counters_.drop(drop_reason(drop));
+      return;
+    }
+  }
+  coalescer_.add(record.payload, header, TapSink{*this});
+}
+
+void Pump::write_tap(std::span<const iovec> pieces) {
   ssize_t written = 0;
   do {
-    written = ::writev(tap_, parts.data(), parts.size());
+    written = ::writev(tap_, pieces.data(), static_cast<int>(pieces.size()));
   } while (written < 0 && errno == EINTR);
   if (written >= 0) {
     counters_.to_tap_frames.add();
-    counters_.to_tap_bytes.add(record.payload.size());
+    counters_.to_tap_bytes.add(static_cast<std::uint64_t>(written) - sizeof(proto::VnetHeader));
   } else if (errno == EINVAL) {
     counters_.drop(DropReason::tap_write_invalid);
   } else if (errno == EIO) {
@@ -199,40 +375,33 @@ void Pump::write_tap(const proto::Record& record) {
   }
 }
 
-EndReason Pump::decode_all() {
-  proto::Record record;
-  for (;;) {
-    switch (reader_.next(record)) {
-      case proto::RecordStatus::ok:
-        counters_.from_wire_records.add();
-        write_tap(record);
-        break;
-      case proto::RecordStatus::need_more:
-        return kGoOn;
-      case proto::RecordStatus::too_short:
-        return EndReason::record_too_short;
-      case proto::RecordStatus::too_long:
-        return EndReason::record_too_long;
-      case proto::RecordStatus::unknown_type:
-        return EndReason::unknown_record_type;
-    }
+EndReason Pump::take_control_record(std::span<const std::byte> payload) {
+  proto::Control control;
+  switch (decode_control(payload, control)) {
+    case proto::ControlStatus::malformed:
+      return EndReason::control_malformed;
+    case proto::ControlStatus::unknown_kind:
+      counters_.unknown_controls.add();
+      return kGoOn;
+    case proto::ControlStatus::ok:
+      break;
   }
-}
-
-EndReason Pump::step_from_wire() {
-  const auto room = reader_.writable();
-  const auto part = room.first(std::min(room.size(), kMaxRead));
-  const ssize_t got = ::recv(stream_, part.data(), part.size(), MSG_DONTWAIT);
-  if (got < 0) {
-    return errno == EINTR || would_block(errno) ? kGoOn : EndReason::stream_error;
+  switch (control.kind) {
+    case proto::ControlKind::ping:
+      counters_.pings_received.add();
+      pong_wanted_ = control.token;  // many pings in one batch are worth one pong
+      break;
+    case proto::ControlKind::pong:
+      counters_.pongs_received.add();
+      break;
+    case proto::ControlKind::bye:
+      return control.reason == proto::ByeReason::replaced ? EndReason::bye_replaced
+                                                          : EndReason::bye;
+    case proto::ControlKind::offer_changed:
+      counters_.unknown_controls.add();  // offers are not applied by this version
+      break;
   }
-  if (got == 0) {
-    return reader_.between_records() ? EndReason::peer_closed : EndReason::truncated;
-  }
-  counters_.from_wire_reads.add();
-  counters_.from_wire_bytes.add(static_cast<std::uint64_t>(got));
-  reader_.commit(static_cast<std::size_t>(got));
-  return decode_all();
+  return kGoOn;
 }
 
 }  // namespace causeway::bridge

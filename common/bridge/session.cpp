@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/bridge/session.hpp"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "common/log.hpp"
@@ -13,12 +10,15 @@ namespace causeway::bridge {
 
 namespace {
 
-using std::chrono::milliseconds;
-
-constexpr milliseconds kMinBackoff{50};
-constexpr milliseconds kMaxBackoff{2000};
-// After an accept() that the machine's limits made fail, and a listener that keeps failing.
-constexpr milliseconds kAcceptPause{100};
+std::string feature_names(proto::Features features) {
+  std::string text;
+  for (const auto& [bit, word] :
+       {std::pair{proto::kFeatureOffload, " offload"}, std::pair{proto::kFeatureUso, " uso"},
+        std::pair{proto::kFeatureKeepalive, " keepalive"}}) {
+    text += (features & bit) != 0 ? word : "";
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -42,17 +42,15 @@ Session::Session(asio::io_context& control, Tap& tap, SessionOptions options)
     : control_(control),
       tap_(tap),
       options_(std::move(options)),
-      lane_ended_(control, asio::steady_timer::time_point::max()) {
+      memory_(tap.queue_count()),
+      changed_(control, asio::steady_timer::time_point::max()) {
   for (unsigned i = 0; i < tap_.queue_count(); ++i) {
     lanes_.push_back(std::make_unique<Lane>(control_, tap_.queue(i),
                                             [this, i](LaneEnd end) { on_lane_end(i, end); }));
   }
   status_.lanes.resize(lanes_.size());
-}
-
-void Session::set_state(std::string state) {
-  const std::lock_guard lock(status_mutex_);
-  status_.state = std::move(state);
+  use_queues();
+  asio::co_spawn(control_, keep_alive(), asio::detached);
 }
 
 Session::Status Session::status() const {
@@ -60,9 +58,75 @@ Session::Status Session::status() const {
   return status_;
 }
 
-Result<void> Session::attach(UniqueFd stream) {
-  Lane& lane = *lanes_.front();
-  const bool replaces = lane.running();
+bool Session::any_running() const {
+  return std::any_of(lanes_.begin(), lanes_.end(),
+                     [](const auto& lane) { return lane->running(); });
+}
+
+proto::Hello Session::hello(unsigned lane) const {
+  proto::Hello hello;
+  hello.session = id_;
+  hello.lane = lane;
+  hello.lanes = tap_.queue_count();
+  hello.features = options_.offload ? proto::kFeatureOffload : 0;
+  if (options_.offload && tap_.uso_possible()) {
+    hello.features |= proto::kFeatureUso;
+  }
+  if (!options_.keepalive.never) {
+    hello.features |= proto::kFeatureKeepalive;
+  }
+  hello.mtu = tap_.mtu();
+  hello.max_frame = options_.max_frame;
+  return hello;
+}
+
+// A queue is in use while its lane is up. With no lane up one queue keeps what the kernel sends in
+// the meantime, so that a short gap costs no retransmission.
+void Session::use_queues() {
+  const bool any = any_running();
+  for (unsigned pass = 0; pass < 2; ++pass) {  // those that come into use first: never none
+    for (unsigned i = 0; i < lanes_.size(); ++i) {
+      const bool wanted = any ? lanes_[i]->running() : i == 0;
+      if (wanted == (pass == 0)) {
+        if (auto used = tap_.use_queue(i, wanted); !used) {
+          log::warn("{}", used.error().message);
+        }
+      }
+    }
+  }
+}
+
+// Ends what a new stream takes the place of.
+Result<void> Session::make_room(unsigned index, const Greeting& greeting) {
+  const bool same_session = greeting.wire == proto::Wire::native && wire_ == proto::Wire::native &&
+                            greeting.theirs.session == id_;
+  std::uint64_t replaced = 0;
+  for (unsigned i = 0; i < lanes_.size(); ++i) {
+    if (lanes_[i]->running() && (!same_session || i == index)) {
+      lanes_[i]->stop(EndReason::replaced);
+      ++replaced;
+    }
+  }
+  wire_ = greeting.wire;
+  agreed_lanes_ = greeting.wire == proto::Wire::native ? greeting.agreement.lanes : 1;
+  if (greeting.wire == proto::Wire::native) {
+    id_ = greeting.theirs.session;
+  }
+  // Only the software path may use what the peer does not know of.
+  const bool software = greeting.wire == proto::Wire::plain ||
+                        (greeting.agreement.features & proto::kFeatureOffload) == 0;
+  const bool uso =
+      software ? tap_.uso_possible() : (greeting.agreement.features & proto::kFeatureUso) != 0;
+  const Offloads offloads{.checksum_and_tso = true, .uso = uso};
+  const std::lock_guard lock(status_mutex_);
+  status_.replaced_total += replaced;
+  return offloads == tap_.offloads() ? Result<void>{} : tap_.set_offloads(offloads);
+}
+
+Result<void> Session::attach(unsigned index, UniqueFd stream, Greeting greeting) {
+  if (auto room = make_room(index, greeting); !room) {
+    return room.error();
+  }
   LaneStatus lane_status;
   lane_status.up = true;
   lane_status.transport = net::describe_transport(stream.get());
@@ -70,131 +134,116 @@ Result<void> Session::attach(UniqueFd stream) {
   lane_status.vsock_buffer = net::effective_vsock_buffer(stream.get());
   lane_status.max_write =
       options_.max_write != 0 ? options_.max_write : net::default_max_write(stream.get());
+  const bool native = greeting.wire == proto::Wire::native;
+  const auto features = native ? greeting.agreement.features : 0;
   PumpSettings settings;
-  settings.max_frame = options_.max_frame;
+  settings.wire = greeting.wire;
+  settings.offload = (features & proto::kFeatureOffload) != 0;
+  settings.uso = tap_.offloads().uso;
+  settings.mtu = native ? greeting.agreement.mtu : tap_.mtu();
+  settings.max_frame = native ? greeting.agreement.max_frame : options_.max_frame;
   settings.max_write = lane_status.max_write;
-  if (replaces) {
-    log::info("a newer connection from {} replaces the one before", lane_status.peer);
-    lane.stop(EndReason::replaced);
+  settings.busy_poll = options_.busy_poll;
+  auto& memory = memory_[index];
+  memory.keepalive = (features & proto::kFeatureKeepalive) != 0;
+  memory.heard_at = std::chrono::steady_clock::now();
+  memory.pinged = false;
+  if (auto used = tap_.use_queue(index, true); !used) {
+    return used.error();
   }
-  if (auto started = lane.start(std::move(stream), settings, {}); !started) {
+  if (auto started = lanes_[index]->start(std::move(stream), settings, std::move(greeting.rest));
+      !started) {
     return started.error();
   }
-  log::info("connected to {}: {} wire, frames up to {} bytes", lane_status.peer,
-            name(settings.wire), settings.max_frame);
+  use_queues();
+  log::info("lane {} connected to {}: {} wire{}, frames up to {} bytes", index, lane_status.peer,
+            name(greeting.wire), feature_names(features), settings.max_frame);
   const std::lock_guard lock(status_mutex_);
   status_.state = "up";
-  status_.wire = settings.wire;
-  status_.lanes.front() = std::move(lane_status);
+  status_.wire = greeting.wire;
+  status_.id = native ? proto::session_text(id_) : std::string();
+  status_.features = features;
+  status_.mtu = settings.mtu;
+  status_.max_frame = settings.max_frame;
+  status_.lanes[index] = std::move(lane_status);
   ++status_.connections_total;
-  status_.replaced_total += replaces ? 1 : 0;
+  changed_.cancel();
   return {};
 }
 
-void Session::on_lane_end(std::size_t index, LaneEnd end) {
-  {
-    const std::lock_guard lock(status_mutex_);
-    ++status_.ended[static_cast<std::size_t>(end.reason)];
-    if (!lanes_[index]->running()) {
+void Session::count_end(EndReason reason) {
+  const std::lock_guard lock(status_mutex_);
+  ++status_.ended[static_cast<std::size_t>(reason)];
+}
+
+void Session::set_idle() {
+  const std::lock_guard lock(status_mutex_);
+  status_.wire.reset();
+  status_.id.clear();
+  status_.features = 0;
+  status_.state = idle_state_;
+}
+
+void Session::on_lane_end(unsigned index, LaneEnd end) {
+  count_end(end.reason);
+  if (!lanes_[index]->running()) {
+    {
+      const std::lock_guard lock(status_mutex_);
       status_.lanes[index] = {};
-      status_.wire.reset();
-      status_.state = idle_state_;
+    }
+    use_queues();
+    if (!any_running()) {
+      set_idle();
     }
   }
   switch (end.reason) {
     case EndReason::record_too_short:
     case EndReason::record_too_long:
     case EndReason::unknown_record_type:
-      log::warn("connection ended: {} (record header {:#010x}, frames are 14 to {} bytes)",
-                name(end.reason), end.bad_header, options_.max_frame);
+      log::warn("lane {} ended: {} (record header {:#010x})", index, name(end.reason),
+                end.bad_header);
+      break;
+    case EndReason::bye_replaced:
+      log::warn("lane {} ended: another session of this guest took over", index);
+      memory_[index].displaced = true;
       break;
     case EndReason::tap_error:
-      log::error("TAP '{}' cannot be read any more", tap_.name());
+      log::error("TAP '{}' cannot be read any more: was it deleted?", tap_.name());
       tap_lost_ = true;
       stop();
       control_.stop();
       break;
     default:
-      log::info("connection ended: {}", name(end.reason));
+      log::info("lane {} ended: {}", index, name(end.reason));
   }
-  lane_ended_.cancel();
+  changed_.cancel();
 }
 
-asio::awaitable<void> Session::listen(net::Listener listener) {
-  idle_state_ = "listening";
-  set_state(idle_state_);
-  if (listener.is_connected_stream()) {
-    if (auto attached = attach(listener.take()); !attached) {
-      log::error("{}", attached.error().message);
-    }
+asio::awaitable<void> Session::keep_alive() {
+  if (options_.keepalive.never) {
     co_return;
   }
-  asio::posix::stream_descriptor acceptor(control_, ::dup(listener.fd()));
+  const auto interval = options_.keepalive.value;
+  const auto tick = std::max(interval / 5, std::chrono::milliseconds{20});
   while (!stopping_) {
-    UniqueFd stream(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (stream.valid()) {
-      net::tune_stream(stream.get());
-      if (auto attached = attach(std::move(stream)); !attached) {
-        log::error("{}", attached.error().message);
+    co_await net::sleep_for(tick);
+    const auto now = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      auto& memory = memory_[i];
+      if (!lanes_[i]->running() || !memory.keepalive) {
+        continue;
       }
-      continue;
-    }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      const auto [error] =
-          co_await acceptor.async_wait(asio::posix::stream_descriptor::wait_read, net::as_result);
-      if (error) {
-        co_return;
+      const auto heard = lanes_[i]->counters().from_wire_bytes.get();
+      if (heard != memory.heard_bytes) {
+        memory.heard_bytes = heard;
+        memory.heard_at = now;
+        memory.pinged = false;
+      } else if (now - memory.heard_at >= 3 * interval) {
+        lanes_[i]->stop(EndReason::keepalive_timeout);
+      } else if (now - memory.heard_at >= interval && !memory.pinged) {
+        lanes_[i]->request_ping();
+        memory.pinged = true;
       }
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      log::warn("accept: {}; trying again", system_error("failed").message);
-      co_await net::sleep_for(kAcceptPause);
-    }
-  }
-}
-
-milliseconds Session::next_backoff() {
-  backoff_ = std::clamp(backoff_ * 2, kMinBackoff, kMaxBackoff);
-  // Between half and the whole: many guests of one host that went away do not come back at once.
-  std::uniform_int_distribution<milliseconds::rep> pick(backoff_.count() / 2, backoff_.count());
-  return milliseconds{pick(jitter_)};
-}
-
-asio::awaitable<void> Session::connect(Address address) {
-  idle_state_ = "connecting";
-  set_state(idle_state_);
-  std::string last_message;
-  while (!stopping_) {
-    auto stream = co_await net::connect_stream(address, options_.stream, options_.connect_timeout);
-    if (stopping_) {
-      co_return;
-    }
-    const auto connected_at = std::chrono::steady_clock::now();
-    Result<void> attached;
-    if (stream) {
-      attached = attach(std::move(*stream));
-    } else {
-      attached = stream.error();
-    }
-    if (attached) {
-      last_message.clear();
-      while (lanes_.front()->running()) {
-        co_await lane_ended_.async_wait(net::as_result);
-      }
-      if (std::chrono::steady_clock::now() - connected_at >= kMaxBackoff) {
-        backoff_ = milliseconds{0};
-      }
-    } else {
-      if (attached.error().message != last_message) {  // once for each kind of failure
-        last_message = attached.error().message;
-        log::warn("{}; trying again", last_message);
-      }
-      const std::lock_guard lock(status_mutex_);
-      ++status_.connect_failures_total;
-      status_.last_error = last_message;
-    }
-    if (!stopping_) {
-      const auto pause = next_backoff();
-      co_await net::sleep_for(pause);
     }
   }
 }
@@ -204,7 +253,7 @@ void Session::stop() {
   for (auto& lane : lanes_) {
     lane->stop(EndReason::stopped);
   }
-  lane_ended_.cancel();
+  changed_.cancel();
 }
 
 }  // namespace causeway::bridge

@@ -2,13 +2,25 @@
 // Theory of operation: the session.
 //
 // A Session ties one TAP to the streams of one peer. It lives on the control thread: coroutines
-// accept or connect, and hand each connected stream to a Lane, whose own thread pumps frames.
+// accept or connect, greet the peer (handshake.hpp), and hand each stream to the Lane of one TAP
+// queue, whose own thread pumps frames. On the native wire the lanes of one guest carry the same
+// random session id; on the plain wire there is one lane.
 //
-//   listening side: accept for ever. The newest connection replaces an older one, because an
-//   enclave that was restarted connects while the helper still believes in the dead connection.
-//   connecting side: connect, pump until the connection ends, wait, connect again with a fresh
-//   socket. The wait doubles from 50 ms to 2 s with jitter, and starts over once a connection has
-//   lasted. The TAP stays up throughout, so a TCP connection in the guest lives through the gap.
+//   listening side: accept for ever. A stream of the same session takes its lane's place; one of
+//   another session, or a plain one, replaces all that is there, because an enclave that was
+//   restarted connects while the helper still believes in the dead connection.
+//   connecting side: one coroutine a lane connects, pumps until the connection ends, waits,
+//   connects again with a fresh socket. The wait doubles from 50 ms to 2 s with jitter and starts
+//   over once the peer was heard. Lane 0 finds out how many lanes there are; the others follow
+//   it. A peer that does not speak the native wire gets a plain connection next, and the native
+//   wire is tried again after that, so that hosts and images can be upgraded one at a time.
+//
+// The TAP stays up throughout, so a TCP connection in the guest lives through the gap. Queues whose
+// lane is down are taken out of use while another lane is up; the kernel moves their flows.
+//
+// Keep-alive: the control thread looks at each native lane's counters. One keep-alive interval
+// without a byte from the peer sends a ping, three end the lane. Data is as good as a pong, so the
+// pump never looks at a clock.
 //
 // The admin thread reads a Status, a copy made under a lock that only the control thread and the
 // admin thread ever take; the lanes' counters it reads directly.
@@ -24,15 +36,17 @@
 #include <vector>
 
 #include "common/bridge/counters.hpp"
+#include "common/bridge/handshake.hpp"
 #include "common/bridge/lane.hpp"
 #include "common/bridge/tap.hpp"
 #include "common/net/address.hpp"
 #include "common/net/asio.hpp"
 #include "common/net/stream.hpp"
+#include "common/units.hpp"
+#include "proto/hello.hpp"
 
 namespace causeway::bridge {
 
-enum class WireChoice : std::uint8_t { automatic, plain, native };
 std::string_view name(WireChoice choice);
 std::string_view name(proto::Wire wire);
 
@@ -40,6 +54,9 @@ struct SessionOptions {
   WireChoice wire = WireChoice::automatic;
   std::uint32_t max_frame = proto::kMaxFrame;  // bytes, what we take and what we send
   std::uint64_t max_write = 0;                 // bytes; 0: by the kind of socket
+  bool offload = true;                         // offer super-frames to a native peer
+  unsigned busy_poll = 50;                     // looks before a lane's thread sleeps
+  Duration keepalive{std::chrono::seconds{5}};
   net::StreamOptions stream;
   std::chrono::milliseconds connect_timeout{2000};
 };
@@ -54,6 +71,9 @@ class Session {
   struct Status {
     std::string state = "starting";  // then listening or connecting, up
     std::optional<proto::Wire> wire;
+    std::string id;  // native: the session's id, hexadecimal
+    proto::Features features = 0;
+    std::uint32_t mtu = 0, max_frame = 0;
     std::vector<LaneStatus> lanes;
     std::uint64_t connections_total = 0, replaced_total = 0, connect_failures_total = 0;
     std::array<std::uint64_t, kEndReasons> ended{};
@@ -62,9 +82,9 @@ class Session {
 
   Session(asio::io_context& control, Tap& tap, SessionOptions options);
 
-  // Coroutines for the control thread; they return once stop() was called or the TAP is gone.
-  asio::awaitable<void> listen(net::Listener listener);
-  asio::awaitable<void> connect(Address address);
+  // Spawn the coroutines that serve until stop().
+  void listen(net::Listener listener);
+  void connect(const Address& address);
 
   // Ends all lanes; from the control thread.
   void stop();
@@ -77,19 +97,48 @@ class Session {
   [[nodiscard]] const SessionOptions& options() const { return options_; }
 
  private:
-  Result<void> attach(UniqueFd stream);
-  void on_lane_end(std::size_t index, LaneEnd end);
-  void set_state(std::string state);
-  std::chrono::milliseconds next_backoff();
+  // What the connecting side's lane and the keep-alive remember of one lane.
+  struct LaneMemory {
+    std::chrono::milliseconds backoff{0};
+    std::uint64_t heard_bytes = 0;
+    std::chrono::steady_clock::time_point heard_at;
+    bool pinged = false;
+    bool keepalive = false;
+    bool displaced = false;  // another session took over: it gets time before we do the same
+  };
+
+  asio::awaitable<void> accept_loop(net::Listener listener);
+  asio::awaitable<void> greet_accepted(UniqueFd stream);
+  asio::awaitable<void> connect_loop(Address address, unsigned lane);
+  // One connection of one lane from connect to end. True when the peer was heard on it.
+  asio::awaitable<bool> connect_once(Address address, unsigned lane);
+  asio::awaitable<void> keep_alive();
+
+  [[nodiscard]] proto::Hello hello(unsigned lane) const;
+  Result<void> attach(unsigned index, UniqueFd stream, Greeting greeting);
+  Result<void> make_room(unsigned index, const Greeting& greeting);
+  void use_queues();
+  void on_lane_end(unsigned index, LaneEnd end);
+  void count_end(EndReason reason);
+  void note_failure(const std::string& message);
+  void set_idle();
+  [[nodiscard]] bool any_running() const;
+  std::chrono::milliseconds next_backoff(unsigned lane);
 
   asio::io_context& control_;
   Tap& tap_;
   SessionOptions options_;
   std::vector<std::unique_ptr<Lane>> lanes_;
-  asio::steady_timer lane_ended_;  // never expires; a cancel wakes the connecting coroutine
+  std::vector<LaneMemory> memory_;
+  proto::SessionId id_{};  // ours when connecting, the peer's when listening
+  proto::Wire wire_ = proto::Wire::plain;
+  unsigned agreed_lanes_ = 1;
+  unsigned greeting_ = 0;       // connections being greeted
+  bool plain_next_ = false;     // the last peer did not speak the native wire
+  asio::steady_timer changed_;  // never expires; a cancel wakes whoever waits for a change
   std::minstd_rand jitter_{std::random_device{}()};
-  std::chrono::milliseconds backoff_{0};
   std::string idle_state_ = "listening";
+  std::string last_message_;
   bool stopping_ = false;
   bool tap_lost_ = false;
 

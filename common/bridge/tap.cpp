@@ -109,6 +109,7 @@ Result<void> Tap::open_queues(const TapOptions& options) {
       return system_error("TAP '" + options.name + "': virtio-net header");
     }
     queues_.push_back(std::move(fd));
+    in_use_.push_back(true);
   }
   return {};
 }
@@ -128,6 +129,19 @@ Result<void> Tap::set_offloads(const Offloads& wanted) {
   return {};
 }
 
+Result<void> Tap::use_queue(unsigned index, bool in_use) {
+  if (queues_.size() == 1 || in_use_.at(index) == in_use) {
+    return {};
+  }
+  ifreq request{};
+  request.ifr_flags = static_cast<short>(in_use ? IFF_ATTACH_QUEUE : IFF_DETACH_QUEUE);
+  if (::ioctl(queues_[index].get(), TUNSETQUEUE, &request) != 0) {
+    return system_error("TAP '" + name_ + "': TUNSETQUEUE");
+  }
+  in_use_[index] = in_use;
+  return {};
+}
+
 Result<Tap> Tap::open(const TapOptions& options, net::Netlink& netlink) {
   if (options.name.empty() || options.name.size() >= IFNAMSIZ) {
     return Error{"TAP name '" + options.name + "' must have 1 to 15 bytes", EINVAL};
@@ -137,10 +151,11 @@ Result<Tap> Tap::open(const TapOptions& options, net::Netlink& netlink) {
   if (auto opened = tap.open_queues(options); !opened) {
     return opened.error();
   }
-  // An unknown bit fails the whole call, so this asks for USO once and then starts from nothing.
+  // An unknown bit fails the whole call, so USO is asked for first and left out if refused.
   tap.uso_possible_ = tap.set_offloads({.checksum_and_tso = true, .uso = true}).has_value();
-  if (auto cleared = tap.set_offloads({}); !cleared) {
-    return cleared.error();
+  const Offloads start{.checksum_and_tso = true, .uso = tap.uso_possible_};
+  if (auto set = tap.set_offloads(start); !set) {
+    return set.error();
   }
   net::LinkChange change;
   change.mtu = options.mtu;

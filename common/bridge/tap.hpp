@@ -56,6 +56,10 @@ class Tap {
   // True when this kernel takes UDP segmentation on a TAP.
   [[nodiscard]] bool uso_possible() const { return uso_possible_; }
 
+  // Takes a queue out of use, or back: the kernel spreads flows over the queues that are in use. Of
+  // no effect on a TAP with one queue.
+  Result<void> use_queue(unsigned index, bool in_use);
+
   // Applies to the whole interface, at once, whatever is in its queues.
   Result<void> set_offloads(const Offloads& wanted);
 
@@ -64,6 +68,7 @@ class Tap {
   Result<void> open_queues(const TapOptions& options);
 
   std::vector<UniqueFd> queues_;
+  std::vector<bool> in_use_;
   std::string name_;
   std::uint32_t mtu_ = 0;
   Offloads offloads_;

@@ -110,15 +110,15 @@ void OptionGroup::insert(std::string key, OptionInfo info, const OptionSpec& spe
   entry.binding = std::move(binding);
 }
 
-OptionGroup& OptionGroup::add_command(std::string key, std::vector<std::string>& variable,
+OptionGroup& OptionGroup::add_command(const std::string& key, std::vector<std::string>& variable,
                                       OptionSpec spec) {
   if (spec.value.empty()) spec.value = "-- CMD ARGS...";
-  add(std::move(key), variable, std::move(spec));
+  add(key, variable, spec);
   entries_.back()->info.command = true;
   return *this;
 }
 
-OptionGroup& OptionGroup::section(std::string key, std::string doc) {
+OptionGroup& OptionGroup::section(const std::string& key, std::string doc) {
   Entry& entry = append(key);
   entry.info.doc = std::move(doc);
   entry.section = std::make_unique<OptionGroup>();

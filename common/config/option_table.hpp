@@ -83,24 +83,24 @@ class OptionGroup {
   // std::string, Size, Duration, Address, IpAddress or Cidr. It has to outlive the table.
   // Throws std::logic_error if the key is taken.
   template <class V>
-  OptionGroup& add(std::string key, V& variable, OptionSpec spec = {}) {
+  OptionGroup& add(const std::string& key, V& variable, const OptionSpec& spec = {}) {
     auto codec = codec_for<typename ElementOf<V>::type>(spec);
-    return add_with(std::move(key), variable, std::move(codec), std::move(spec));
+    return add_with(key, variable, std::move(codec), spec);
   }
 
   // An enumeration: {{"auto", Wire::automatic}, ...}.
   template <class V>
-  OptionGroup& add_choice(std::string key, V& variable,
+  OptionGroup& add_choice(const std::string& key, V& variable,
                           std::vector<std::pair<std::string, typename ElementOf<V>::type>> choices,
                           OptionSpec spec = {}) {
     auto codec = choice_codec<typename ElementOf<V>::type>(std::move(choices));
-    return add_with(std::move(key), variable, std::move(codec), std::move(spec));
+    return add_with(key, variable, std::move(codec), spec);
   }
 
   // Any other type: the codec's parse and format are the caller's.
   template <class V>
-  OptionGroup& add_with(std::string key, V& variable, Codec<typename ElementOf<V>::type> codec,
-                        OptionSpec spec = {}) {
+  OptionGroup& add_with(const std::string& key, V& variable,
+                        Codec<typename ElementOf<V>::type> codec, const OptionSpec& spec = {}) {
     OptionInfo info;
     info.type = codec.type;
     info.value = codec.value_name;
@@ -113,24 +113,25 @@ class OptionGroup {
     info.list = ElementOf<V>::kList;
     info.optional = ElementOf<V>::kOptional;
     auto binding = std::make_unique<VariableBinding<V>>(variable, std::move(codec), spec);
-    insert(std::move(key), std::move(info), spec, std::move(binding));
+    insert(key, std::move(info), spec, std::move(binding));
     return *this;
   }
 
   // A program to run with its arguments: `--exec -- CMD ARGS...`, or a list of strings in the file.
-  OptionGroup& add_command(std::string key, std::vector<std::string>& variable,
+  OptionGroup& add_command(const std::string& key, std::vector<std::string>& variable,
                            OptionSpec spec = {});
 
   // An object under `key`. The flags of its options carry its name in front. The reference is valid
   // as long as the table.
-  OptionGroup& section(std::string key, std::string doc);
+  OptionGroup& section(const std::string& key, std::string doc);
 
   // A list of objects under `key`, from the file only. `describe` adds the options of one item; the
   // defaults are those of a fresh T. The file's list replaces what `items` held.
   template <class T>
-  OptionGroup& add_list(std::string key, std::vector<T>& items,
-                        std::function<void(OptionGroup&, T&)> describe, std::string doc) {
-    insert_list(std::move(key), std::move(doc), std::make_unique<ItemsOf<T>>(items, describe));
+  OptionGroup& add_list(const std::string& key, std::vector<T>& items,
+                        const std::function<void(OptionGroup&, T&)>& describe,
+                        const std::string& doc) {
+    insert_list(key, doc, std::make_unique<ItemsOf<T>>(items, describe));
     return *this;
   }
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstdio>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -31,7 +32,7 @@ std::string scalar(const Json& value) {
 void print_flat(const Json& value, const std::string& path) {
   if (value.is_object() || (value.is_array() && !value.empty() && value.front().is_object())) {
     for (const auto& [key, item] : value.items()) {
-      print_flat(item, path.empty() ? key : path + "." + key);
+      print_flat(item, path.empty() ? key : std::string(path).append(".").append(key));
     }
     return;
   }
@@ -63,9 +64,7 @@ int status(const Config& config) {
   return 0;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, const char* const* argv) {
   using namespace causeway;
   Config config;
   OptionTable table("causewayctl", "Asks a running causeway program over its admin socket.",
@@ -87,4 +86,15 @@ int main(int argc, char** argv) {
     return *outcome.exit_code;
   }
   return status(config);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "causewayctl: %s\n", error.what());
+    return kExitFailure;
+  }
 }

@@ -69,10 +69,9 @@ std::string to_string(const Mac& mac) {
 }
 
 Result<Mac> parse_mac(std::string_view text) {
-  const Error bad{
-      "'" + std::string(text.substr(0, 32)) +
-          "' is not a unicast MAC: six pairs of hexadecimal digits, as 02:00:00:00:00:01",
-      EINVAL};
+  std::string message(text.substr(0, 32));
+  message += ": not a unicast MAC: six pairs of hexadecimal digits, as 02:00:00:00:00:01";
+  const Error bad{std::move(message), EINVAL};
   Mac mac{};
   if (text.size() != 3 * mac.size() - 1) {
     return bad;

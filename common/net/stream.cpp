@@ -146,6 +146,10 @@ void tune_stream(int fd) {
   if (family == AF_INET || family == AF_INET6) {
     const int on = 1;
     (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  } else if (family == AF_UNIX) {
+    // The default holds three super-frames; the kernel clamps this to net.core.wmem_max.
+    const int size = 4 * 1024 * 1024;
+    (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   }
 }
 

@@ -48,7 +48,8 @@ Result<void> clear_stale_socket(const std::string& path);
 asio::awaitable<Result<UniqueFd>> connect_stream(Address address, StreamOptions options,
                                                  std::chrono::milliseconds limit);
 
-// Applies what every stream of ours wants: TCP_NODELAY on tcp. Errors are of no consequence.
+// Applies what every stream of ours wants: TCP_NODELAY on tcp, a large send buffer on unix. Errors
+// are of no consequence.
 void tune_stream(int fd);
 
 // "unix", "tcp", "vsock"..., with the peer where the kernel names one ("vsock:16:1027").

@@ -29,8 +29,15 @@ elseif(CAUSEWAY_SANITIZE STREQUAL "thread")
   endif()
 elseif(NOT CAUSEWAY_SANITIZE STREQUAL "")
   message(FATAL_ERROR "CAUSEWAY_SANITIZE is '${CAUSEWAY_SANITIZE}'; it takes address or thread")
-elseif(CMAKE_BUILD_TYPE MATCHES "Rel")
+elseif(CMAKE_BUILD_TYPE MATCHES "Rel" AND NOT CAUSEWAY_FUZZ)
   target_compile_definitions(causeway_flags INTERFACE _FORTIFY_SOURCE=2)
+endif()
+
+if(CAUSEWAY_FUZZ)
+  # The library under test is instrumented too; the targets add the fuzzer's main().
+  target_compile_options(causeway_flags INTERFACE
+    -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined)
+  target_link_options(causeway_flags INTERFACE -fsanitize=address,undefined)
 endif()
 
 # The programs name the commit they were built from; a tarball without git says "unknown".

@@ -150,7 +150,7 @@ TEST_CASE("hello: an answer names the session and the lane of the question") {
   REQUIRE(std::holds_alternative<Agreement>(result));
   CHECK(std::get<Agreement>(result).lanes == 2);
   CHECK_FALSE(encode_preface(answer).empty());
-  theirs.lane = 3;
+  theirs.lane = 2;  // the first one above the limit
   answer = answer_to(limits, theirs);
   result = negotiate(answer, theirs);
   REQUIRE(std::holds_alternative<RefuseReason>(result));

@@ -157,6 +157,14 @@ TEST_CASE("offload: a checksum left undone is filled in for a peer without offlo
   const auto datagram = std::span(frame).subspan(34);
   pseudo.insert(pseudo.end(), datagram.begin(), datagram.end());
   CHECK(slow_sum(pseudo) == 0xffff);
+
+  // A checksum that comes out as 0 is sent as 0xffff: in UDP 0 means that there is none.
+  ByteVector zero(frame.begin(), frame.begin() + 44);
+  store_be16(zero, 40, 0);
+  store_be16(zero, 42, 0);
+  store_be16(zero, 42, static_cast<std::uint16_t>(~slow_sum(std::span(zero).subspan(34))));
+  REQUIRE(prepare_offload(header, zero, limits, out) == OffloadDrop::none);
+  CHECK(load_be16(zero, 40) == 0xffff);
 }
 
 // A frame that holds together, and the header that goes with it.

@@ -326,6 +326,16 @@ TEST_CASE("record: a control record goes in whole or not at all") {
   CHECK(bounded.append_control(ByteVector(kMaxControl)));
 }
 
+TEST_CASE("record: what a reader would refuse is not written as a control record") {
+  ByteVector slab(64);
+  RecordWriter plain(slab, Wire::plain, false);
+  CHECK_FALSE(plain.append_control(ByteVector(9)));
+  CHECK(plain.empty());
+  RecordWriter native(slab, Wire::native, false);
+  CHECK_FALSE(native.append_control({}));
+  CHECK(native.empty());
+}
+
 TEST_CASE("record: writer to reader, random records, slabs, sends and receives") {
   for (unsigned seed = 0; seed < 40; ++seed) {
     CAPTURE(seed);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "common/bridge/pump.hpp"
+
+namespace causeway::bridge {
+
+Result<std::unique_ptr<PumpControl>> PumpControl::create() {
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event.valid()) {
+    return system_error("eventfd");
+  }
+  return std::unique_ptr<PumpControl>(new PumpControl(std::move(event)));
+}
+
+void PumpControl::signal() {
+  const std::uint64_t one = 1;
+  // Fails only when the counter is full, and then the event is set already.
+  [[maybe_unused]] const auto written = ::write(event_.get(), &one, sizeof one);
+}
+
+void PumpControl::stop(EndReason reason) {
+  EndReason none = EndReason::count_;
+  reason_.compare_exchange_strong(none, reason);
+  signal();
+}
+
+void PumpControl::request_ping() {
+  ping_.store(true);
+  signal();
+}
+
+PumpControl::Requests PumpControl::take() {
+  std::uint64_t ignored = 0;
+  [[maybe_unused]] const auto got = ::read(event_.get(), &ignored, sizeof ignored);
+  return {reason_.load(), ping_.exchange(false)};
+}
+
+}  // namespace causeway::bridge
