@@ -4,9 +4,11 @@
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace causeway::log {
 
@@ -47,6 +49,28 @@ spdlog::level::level_enum to_spdlog(Level level) {
 }
 
 }  // namespace
+
+bool LogBudget::take() {
+  const auto now = std::chrono::steady_clock::now();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - refilled_).count();
+  if (seconds > 0) {
+    left_ = static_cast<unsigned>(std::min<std::int64_t>(kBurst, left_ + seconds));
+    refilled_ = now;
+  }
+  if (left_ == 0) {
+    ++suppressed_;
+    return false;
+  }
+  --left_;
+  return true;
+}
+
+std::string LogBudget::suppressed_text() {
+  if (suppressed_ == 0) {
+    return {};
+  }
+  return " (" + std::to_string(std::exchange(suppressed_, 0)) + " lines like this left out)";
+}
 
 void init(const char* program, Level level) {
   auto logger = spdlog::stderr_logger_mt(program);

@@ -8,8 +8,9 @@
 //
 // RecordWriter fills a slab. The TAP's read goes straight to frame_room(), behind room for the
 // headers; commit_*() then writes the headers in front of it. The slab is sent from pending() in
-// pieces of any size. There is no copy: the kernel's copy out of the TAP and the kernel's copy into
-// the stream are the only two.
+// pieces of any size. With super-frames there is no copy beyond the two that the kernel makes, out
+// of the TAP and into the stream; for a plain peer the segmenter's copy, which also sums, is the
+// third.
 //
 // RecordReader decodes in place. recv() goes straight to writable(); next() hands out spans into
 // the storage, valid until the next call of writable(). A header is judged as soon as its four

@@ -38,13 +38,14 @@ constexpr std::array kCounters = {
     NamedCounter{"unknown_controls", &LaneCounters::unknown_controls},
 };
 
-Json render_tap(const bridge::Tap& tap, net::Netlink& netlink) {
+Json render_tap(const bridge::Tap& tap, const bridge::Offloads& switched_on,
+                net::Netlink& netlink) {
   Json json = {{"name", tap.name()}, {"queues", tap.queue_count()}};
   Json offloads = Json::array();
-  if (tap.offloads().checksum_and_tso) {
+  if (switched_on.checksum_and_tso) {
     offloads = {"checksum", "tso4", "tso6"};
   }
-  if (tap.offloads().uso) {
+  if (switched_on.uso) {
     offloads.push_back("uso");
   }
   json["offloads"] = std::move(offloads);
@@ -125,7 +126,7 @@ std::string BridgeStatus::render() {
   if (status.wire) {
     json["wire"] = bridge::name(*status.wire);
   }
-  json["tap"] = render_tap(tap_, netlink_);
+  json["tap"] = render_tap(tap_, status.offloads, netlink_);
   json["session"] = render_session(status);
   Json counters = Json::object();
   for (const auto& counter : kCounters) {

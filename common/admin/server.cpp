@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <thread>
@@ -18,7 +19,7 @@ namespace causeway::admin {
 namespace {
 // Two requests at a time: one slow reader does not keep the operator out.
 constexpr std::size_t kThreads = 2;
-// A client that says nothing holds up nobody, and a stop of the program no longer than this.
+// A client that says nothing holds up a stop of the program no longer than this.
 constexpr auto kTimeout = std::chrono::milliseconds{500};
 constexpr std::size_t kMaxPayload = 4096;
 }  // namespace
@@ -27,6 +28,7 @@ struct Server::Impl {
   httplib::Server http;
   std::string path;
   std::thread thread;
+  std::atomic<bool> ended{false};
 };
 
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -69,12 +71,13 @@ Result<std::unique_ptr<Server>> Server::start(const Address& address, Handlers h
   sigset_t mask;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, &mask);
-  impl->thread = std::thread([&http] {
+  impl->thread = std::thread([server = impl.get()] {
     pthread_setname_np(pthread_self(), "admin");
-    http.listen_after_bind();
+    server->http.listen_after_bind();
+    server->ended = true;
   });
   pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-  while (!http.is_running()) {  // stop() is lost on a server that does not run yet
+  while (!http.is_running() && !impl->ended) {  // stop() is lost on a server that does not run yet
     std::this_thread::yield();
   }
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -159,7 +159,10 @@ asio::awaitable<GreetingResult> greet_as_listener(Stream& stream, WireChoice cho
     // In steps, because the session that is up may end in the meantime.
     const auto limit = now < start + kDetectTime ? start + kDetectTime : now + kDetectTime / 4;
     const auto status = co_await read_more(stream, have, std::min(limit, start + kHelloTime));
-    if (status == ReadStatus::closed || status == ReadStatus::failed) {
+    if (status == ReadStatus::failed) {
+      co_return GreetingFailure{EndReason::stream_error, "the stream failed before a record"};
+    }
+    if (status == ReadStatus::closed) {
       co_return GreetingFailure{have.empty() ? EndReason::peer_closed : EndReason::truncated,
                                 "closed before a record"};
     }

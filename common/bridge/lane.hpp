@@ -33,7 +33,8 @@ class Lane {
 
   // Takes over a connected stream; `prefill` was read from it already. Not while running().
   Result<void> start(UniqueFd stream, const PumpSettings& settings, std::vector<std::byte> prefill);
-  // Ends the pump, if one runs, and waits for its thread (microseconds: it never blocks elsewhere).
+  // Ends the pump, if one runs, and waits for its thread (it never blocks outside
+  // poll(), but finishes the batch in hand).
   void stop(EndReason reason);
   // Has the pump send a ping.
   void request_ping();

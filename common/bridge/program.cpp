@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <utility>
 
 #include "common/admin/bridge_status.hpp"
@@ -122,10 +123,38 @@ std::string version_text(const std::string& program) {
   return program + " " + kVersion + " (commit " + kCommit + ")";
 }
 
-int run_program(const Role& role, const ProgramConfig& config) {
+namespace {
+
+// What can be known to be wrong before anything is made.
+Result<void> check(const Role& role, const ProgramConfig& config) {
+  if (config.max_frame < config.mtu + proto::kMinFrame) {
+    return Error{"--max-frame " + std::to_string(config.max_frame) +
+                     ": too short for the frames of --mtu " + std::to_string(config.mtu) + ", " +
+                     std::to_string(config.mtu + proto::kMinFrame) + " bytes",
+                 EINVAL};
+  }
+  if (role.connect) {
+    const auto* vsock = std::get_if<VsockAddress>(&role.connect->value);
+    if (std::holds_alternative<FdAddress>(role.connect->value) ||
+        (vsock != nullptr && vsock->cid == kVsockCidAny)) {
+      return Error{to_string(*role.connect) + ": cannot be connected to", EINVAL};
+    }
+    const auto* tcp = std::get_if<TcpAddress>(&role.connect->value);
+    if (tcp != nullptr && !parse_ip(tcp->host)) {
+      return Error{to_string(*role.connect) + ": host names are not resolved: give an IP address",
+                   EINVAL};
+    }
+  }
+  return {};
+}
+
+int run_checked(const Role& role, const ProgramConfig& config) {
   log::init(role.program.c_str(), config.log_level);
   std::signal(SIGPIPE, SIG_IGN);
 
+  if (auto good = check(role, config); !good) {
+    return fail(role.program, good.error());
+  }
   auto netlink = net::Netlink::open();
   if (!netlink) {
     return fail(role.program, netlink.error());
@@ -194,7 +223,17 @@ int run_program(const Role& role, const ProgramConfig& config) {
   }
   control.run();
   session.stop();
-  return session.tap_lost() ? kExitFailure : 0;
+  return session.failed() ? kExitFailure : 0;
+}
+
+}  // namespace
+
+int run_program(const Role& role, const ProgramConfig& config) {
+  try {
+    return run_checked(role, config);
+  } catch (const std::exception& error) {
+    return fail(role.program, Error{error.what()});
+  }
 }
 
 }  // namespace causeway::bridge

@@ -18,7 +18,7 @@ namespace {
 constexpr EndReason kGoOn = EndReason::count_;
 // One recv() is given at most this much, so that the other direction's turn comes soon.
 constexpr std::size_t kMaxRead = std::size_t{256} * 1024;
-constexpr int kLastReads = 64;            // of kMaxRead each: more than any socket buffer holds
+constexpr int kLastReads = 4;             // of kMaxRead each; bounds how long an end may take
 constexpr std::size_t kControlRoom = 64;  // a ping, pong or bye record fits
 
 bool would_block(int code) {
@@ -79,20 +79,27 @@ EndReason Pump::run() {
       return last_words(end);
     }
   }
+  bool turns = false;         // the last two wake-ups were of different directions
+  bool last_was_tap = false;  // what the last one was
   for (;;) {
-    // Backpressure: while bytes wait for the stream, the TAP is not asked.
-    const bool blocked = !writer_.empty();
+    // Backpressure: while bytes, or segments of the frame in hand, wait for the stream, the TAP is
+    // not asked.
+    const bool blocked = !writer_.empty() || !segmenter_.done();
     waits[tap_slot].events = blocked ? 0 : POLLIN;
     waits[stream_slot].events = blocked ? POLLIN | POLLOUT : POLLIN;
-    if (!wait(waits)) {
+    if (!wait(waits, turns)) {
       return end_reason_of(errno);
     }
+    const bool wire_ready = (waits[stream_slot].revents & (POLLIN | POLLHUP | POLLERR)) != 0;
+    const bool tap_ready = waits[tap_slot].revents != 0;
+    turns = wire_ready == last_was_tap || (wire_ready && tap_ready);
+    last_was_tap = tap_ready;
     if (waits[event_slot].revents != 0) {
       if (const EndReason end = handle_requests(); end != kGoOn) {
         return end;
       }
     }
-    if ((waits[stream_slot].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
+    if (wire_ready) {
       if (const EndReason end = step_from_wire(); end != kGoOn) {
         return end;
       }
@@ -101,8 +108,7 @@ EndReason Pump::run() {
       return EndReason::tap_error;  // the interface was deleted
     }
     const bool control_waits = ping_wanted_ || pong_wanted_;
-    if (waits[tap_slot].revents != 0 || (waits[stream_slot].revents & POLLOUT) != 0 ||
-        control_waits) {
+    if (tap_ready || (waits[stream_slot].revents & POLLOUT) != 0 || control_waits) {
       if (const EndReason end = step_to_wire(); end != kGoOn) {
         return last_words(end);
       }
@@ -129,11 +135,14 @@ EndReason Pump::last_words(EndReason failed) {
   return failed;
 }
 
-// Looks a few times more before it sleeps: waking a sleeping processor of a virtual machine costs
-// tens of microseconds, and an answer is often on its way already. Between two looks the processor
-// is offered to whoever else wants it. False with errno on an error.
-bool Pump::wait(std::span<pollfd> waits) const {
-  for (unsigned look = 0; look < settings_.busy_poll; ++look) {
+// Looks a few times more before it sleeps when an answer is likely to be on its way: waking a
+// sleeping processor of a virtual machine costs tens of microseconds. An answer is likely after the
+// directions took turns; a stream in one direction is better slept through, since what gathers
+// meanwhile makes the next batch larger. Between two looks the processor is offered to whoever else
+// wants it. False with errno on an error.
+bool Pump::wait(std::span<pollfd> waits, bool answer_likely) const {
+  const unsigned looks = answer_likely ? settings_.busy_poll : 0;
+  for (unsigned look = 0; look < looks; ++look) {
     if (const int ready = ::poll(waits.data(), waits.size(), 0); ready != 0) {
       return ready > 0 || errno == EINTR;
     }
@@ -266,6 +275,7 @@ void Pump::queue_control() {
     pong.kind = proto::ControlKind::pong;
     pong.token = *pong_wanted_;
     if (writer_.append_control(std::span(payload).first(encode_control(pong, payload)))) {
+      counters_.to_wire_records.add();
       pong_wanted_.reset();
     }
   }
@@ -273,6 +283,7 @@ void Pump::queue_control() {
     proto::Control ping;
     ping.token = counters_.pings_sent.get();
     if (writer_.append_control(std::span(payload).first(encode_control(ping, payload)))) {
+      counters_.to_wire_records.add();
       ping_wanted_ = false;
       counters_.pings_sent.add();
     }
@@ -289,6 +300,7 @@ void Pump::say_bye(proto::ByeReason reason) {
   bye.kind = proto::ControlKind::bye;
   bye.reason = reason;
   if (writer_.append_control(std::span(payload).first(encode_control(bye, payload)))) {
+    counters_.to_wire_records.add();
     (void)send_pending();
   }
 }

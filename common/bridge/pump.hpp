@@ -19,7 +19,8 @@
 // What comes as single frames, from either, is merged before the TAP write (proto/coalesce.hpp),
 // since a TAP write costs about the same for 1,500 bytes as for 64 KiB. Both live within one batch.
 //
-// The loop waits in poll(2) on three descriptors, after `busy_poll` looks without waiting. Asio's
+// The loop waits in poll(2) on three descriptors, after `busy_poll` looks without waiting
+// where an answer is likely. Asio's
 // reactor would add an epoll_ctl() to every wait; poll() on three descriptors costs less than that
 // one call. There is no allocation, no lock, no clock, no log and no virtual call per packet;
 // buffers are made once and live with the lane.
@@ -119,7 +120,7 @@ class Pump {
   struct TapSink;
   enum class Fill : std::uint8_t { dry, slab_full, failed };
   // count_ as an EndReason means "go on".
-  bool wait(std::span<pollfd> waits) const;
+  bool wait(std::span<pollfd> waits, bool answer_likely) const;
   EndReason step_to_wire();
   EndReason step_from_wire();
   EndReason send_pending();

@@ -49,8 +49,9 @@ Session::Session(asio::io_context& control, Tap& tap, SessionOptions options)
                                             [this, i](LaneEnd end) { on_lane_end(i, end); }));
   }
   status_.lanes.resize(lanes_.size());
+  status_.offloads = tap_.offloads();
   use_queues();
-  asio::co_spawn(control_, keep_alive(), asio::detached);
+  asio::co_spawn(control_, keep_alive(), on_coroutine_end());
 }
 
 Session::Status Session::status() const {
@@ -100,11 +101,9 @@ void Session::use_queues() {
 Result<void> Session::make_room(unsigned index, const Greeting& greeting) {
   const bool same_session = greeting.wire == proto::Wire::native && wire_ == proto::Wire::native &&
                             greeting.theirs.session == id_;
-  std::uint64_t replaced = 0;
   for (unsigned i = 0; i < lanes_.size(); ++i) {
     if (lanes_[i]->running() && (!same_session || i == index)) {
       lanes_[i]->stop(EndReason::replaced);
-      ++replaced;
     }
   }
   wire_ = greeting.wire;
@@ -118,8 +117,6 @@ Result<void> Session::make_room(unsigned index, const Greeting& greeting) {
   const bool uso =
       software ? tap_.uso_possible() : (greeting.agreement.features & proto::kFeatureUso) != 0;
   const Offloads offloads{.checksum_and_tso = true, .uso = uso};
-  const std::lock_guard lock(status_mutex_);
-  status_.replaced_total += replaced;
   return offloads == tap_.offloads() ? Result<void>{} : tap_.set_offloads(offloads);
 }
 
@@ -153,14 +150,23 @@ Result<void> Session::attach(unsigned index, UniqueFd stream, Greeting greeting)
   }
   if (auto started = lanes_[index]->start(std::move(stream), settings, std::move(greeting.rest));
       !started) {
+    use_queues();
     return started.error();
   }
   use_queues();
-  log::info("lane {} connected to {}: {} wire{}, frames up to {} bytes", index, lane_status.peer,
-            name(greeting.wire), feature_names(features), settings.max_frame);
+  if (peer_log_.take()) {
+    log::info("lane {} connected to {}: {} wire{}, frames up to {} bytes{}", index,
+              lane_status.peer, name(greeting.wire), feature_names(features), settings.max_frame,
+              peer_log_.suppressed_text());
+    if (settings.max_frame < tap_.mtu() + proto::kMinFrame) {
+      log::warn("the peer takes frames up to {} bytes only: an MTU of {} loses the larger ones",
+                settings.max_frame, tap_.mtu());
+    }
+  }
   const std::lock_guard lock(status_mutex_);
   status_.state = "up";
   status_.wire = greeting.wire;
+  status_.offloads = tap_.offloads();
   status_.id = native ? proto::session_text(id_) : std::string();
   status_.features = features;
   status_.mtu = settings.mtu;
@@ -186,6 +192,10 @@ void Session::set_idle() {
 
 void Session::on_lane_end(unsigned index, LaneEnd end) {
   count_end(end.reason);
+  if (end.reason == EndReason::replaced) {
+    const std::lock_guard lock(status_mutex_);
+    ++status_.replaced_total;
+  }
   if (!lanes_[index]->running()) {
     {
       const std::lock_guard lock(status_mutex_);
@@ -200,8 +210,10 @@ void Session::on_lane_end(unsigned index, LaneEnd end) {
     case EndReason::record_too_short:
     case EndReason::record_too_long:
     case EndReason::unknown_record_type:
-      log::warn("lane {} ended: {} (record header {:#010x})", index, name(end.reason),
-                end.bad_header);
+      if (peer_log_.take()) {
+        log::warn("lane {} ended: {} (record header {:#010x}){}", index, name(end.reason),
+                  end.bad_header, peer_log_.suppressed_text());
+      }
       break;
     case EndReason::bye_replaced:
       log::warn("lane {} ended: another session of this guest took over", index);
@@ -209,12 +221,16 @@ void Session::on_lane_end(unsigned index, LaneEnd end) {
       break;
     case EndReason::tap_error:
       log::error("TAP '{}' cannot be read any more: was it deleted?", tap_.name());
-      tap_lost_ = true;
-      stop();
-      control_.stop();
+      give_up();
       break;
     default:
-      log::info("lane {} ended: {}", index, name(end.reason));
+      if (peer_log_.take()) {
+        log::info("lane {} ended: {}{}", index, name(end.reason), peer_log_.suppressed_text());
+      }
+  }
+  if (single_stream_ && !stopping_) {
+    log::error("the inherited stream has ended and there is no other");
+    give_up();
   }
   changed_.cancel();
 }
@@ -246,6 +262,26 @@ asio::awaitable<void> Session::keep_alive() {
       }
     }
   }
+}
+
+void Session::give_up() {
+  failed_ = true;
+  stop();
+  control_.stop();
+}
+
+std::function<void(std::exception_ptr)> Session::on_coroutine_end() {
+  return [this](const std::exception_ptr& error) {
+    if (error == nullptr) {
+      return;
+    }
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& fault) {
+      log::error("control thread: {}", fault.what());
+    }
+    give_up();
+  };
 }
 
 void Session::stop() {

@@ -28,6 +28,8 @@
 
 #include <array>
 #include <chrono>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +41,7 @@
 #include "common/bridge/handshake.hpp"
 #include "common/bridge/lane.hpp"
 #include "common/bridge/tap.hpp"
+#include "common/log.hpp"
 #include "common/net/address.hpp"
 #include "common/net/asio.hpp"
 #include "common/net/stream.hpp"
@@ -78,6 +81,7 @@ class Session {
     std::uint64_t connections_total = 0, replaced_total = 0, connect_failures_total = 0;
     std::array<std::uint64_t, kEndReasons> ended{};
     std::string last_error;
+    Offloads offloads;  // of the TAP, as switched on
   };
 
   Session(asio::io_context& control, Tap& tap, SessionOptions options);
@@ -88,8 +92,8 @@ class Session {
 
   // Ends all lanes; from the control thread.
   void stop();
-  // The TAP could not be read any more: the program cannot go on.
-  [[nodiscard]] bool tap_lost() const { return tap_lost_; }
+  // The program cannot go on: the TAP is gone, or a connected stream was inherited and has ended.
+  [[nodiscard]] bool failed() const { return failed_; }
 
   // From any thread.
   [[nodiscard]] Status status() const;
@@ -122,7 +126,10 @@ class Session {
   void count_end(EndReason reason);
   void note_failure(const std::string& message);
   void set_idle();
+  void give_up();
   [[nodiscard]] bool any_running() const;
+  // What happens when a coroutine ends by an exception, which none should: log, stop, exit code 1.
+  std::function<void(std::exception_ptr)> on_coroutine_end();
   std::chrono::milliseconds next_backoff(unsigned lane);
 
   asio::io_context& control_;
@@ -134,13 +141,17 @@ class Session {
   proto::Wire wire_ = proto::Wire::plain;
   unsigned agreed_lanes_ = 1;
   unsigned greeting_ = 0;       // connections being greeted
+  unsigned not_native_ = 0;     // answers in a row that were not native
+  bool native_seen_ = false;    // the peer has spoken native before
   bool plain_next_ = false;     // the last peer did not speak the native wire
   asio::steady_timer changed_;  // never expires; a cancel wakes whoever waits for a change
   std::minstd_rand jitter_{std::random_device{}()};
   std::string idle_state_ = "listening";
   std::string last_message_;
+  LogBudget peer_log_;  // for lines that a peer can cause
   bool stopping_ = false;
-  bool tap_lost_ = false;
+  bool single_stream_ = false;  // an inherited stream: there will be no other
+  bool failed_ = false;
 
   mutable std::mutex status_mutex_;
   Status status_;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a session comes by its streams: the accept loop and the connect loops.
+#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -18,6 +19,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kMinBackoff{50};
 constexpr milliseconds kMaxBackoff{2000};
+// A peer that spoke native before is not taken for a plain one until it failed this often in a row:
+// a helper that is restarted or slow looks the same at first.
+constexpr unsigned kDoubts = 3;
 // After an accept() that the machine's limits made fail.
 constexpr milliseconds kAcceptPause{100};
 // Connections greeted at once. One that says nothing is given up after kHelloTime.
@@ -31,23 +35,26 @@ void Session::listen(net::Listener listener) {
   idle_state_ = "listening";
   set_idle();
   if (listener.is_connected_stream()) {
-    asio::co_spawn(control_, greet_accepted(listener.take()), asio::detached);
+    single_stream_ = true;
+    asio::co_spawn(control_, greet_accepted(listener.take()), on_coroutine_end());
     return;
   }
-  asio::co_spawn(control_, accept_loop(std::move(listener)), asio::detached);
+  asio::co_spawn(control_, accept_loop(std::move(listener)), on_coroutine_end());
 }
 
 asio::awaitable<void> Session::accept_loop(net::Listener listener) {
-  asio::posix::stream_descriptor acceptor(control_, ::dup(listener.fd()));
+  asio::posix::stream_descriptor acceptor(control_, ::fcntl(listener.fd(), F_DUPFD_CLOEXEC, 0));
   while (!stopping_) {
     UniqueFd stream(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (stream.valid()) {
       if (greeting_ >= kMaxGreetings) {
         count_end(EndReason::too_many_handshakes);
-        continue;
+      } else {
+        net::tune_stream(stream.get());
+        asio::co_spawn(control_, greet_accepted(std::move(stream)), on_coroutine_end());
       }
-      net::tune_stream(stream.get());
-      asio::co_spawn(control_, greet_accepted(std::move(stream)), asio::detached);
+      // A flood of connections leaves the control thread its other work.
+      co_await asio::post(control_, asio::use_awaitable);
       continue;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -57,7 +64,7 @@ asio::awaitable<void> Session::accept_loop(net::Listener listener) {
         co_return;
       }
     } else if (errno != EINTR && errno != ECONNABORTED) {
-      log::warn("{}; trying again", system_error("accept").message);
+      note_failure(system_error("accept").message);
       co_await net::sleep_for(kAcceptPause);
     }
   }
@@ -65,9 +72,9 @@ asio::awaitable<void> Session::accept_loop(net::Listener listener) {
 
 asio::awaitable<void> Session::greet_accepted(UniqueFd stream) {
   asio::posix::stream_descriptor descriptor(control_, stream.release());
-  ++greeting_;
   const proto::Hello limits = hello(0);
   const std::function<bool()> occupied = [this] { return any_running(); };
+  ++greeting_;
   auto result = co_await greet_as_listener(descriptor, options_.wire, limits, occupied);
   --greeting_;
   if (stopping_) {
@@ -75,9 +82,11 @@ asio::awaitable<void> Session::greet_accepted(UniqueFd stream) {
   }
   if (const auto* failure = std::get_if<GreetingFailure>(&result)) {
     count_end(failure->reason);
-    log::warn("connection from {} not taken: {} ({})",
-              net::describe_peer(descriptor.native_handle()), name(failure->reason),
-              failure->detail);
+    if (peer_log_.take()) {
+      log::warn("connection from {} not taken: {} ({}){}",
+                net::describe_peer(descriptor.native_handle()), name(failure->reason),
+                failure->detail, peer_log_.suppressed_text());
+    }
     co_return;
   }
   auto& greeting = std::get<Greeting>(result);
@@ -98,7 +107,7 @@ void Session::connect(const Address& address) {
     std::generate(id_.begin(), id_.end(), [&random] { return std::byte(random() & 0xff); });
   }
   for (unsigned lane = 0; lane < lanes_.size(); ++lane) {
-    asio::co_spawn(control_, connect_loop(address, lane), asio::detached);
+    asio::co_spawn(control_, connect_loop(address, lane), on_coroutine_end());
   }
 }
 
@@ -166,8 +175,8 @@ asio::awaitable<bool> Session::connect_once(Address address, unsigned lane) {
   }
   if (const auto* failure = std::get_if<GreetingFailure>(&result)) {
     count_end(failure->reason);
-    if (failure->reason == EndReason::handshake_fallback &&
-        options_.wire == WireChoice::automatic && lane == 0 && !any_running()) {
+    if (failure->reason == EndReason::handshake_fallback && lane == 0 && !any_running() &&
+        ++not_native_ >= (native_seen_ ? kDoubts : 1U)) {
       log::info("{}: the peer does not speak the native wire, using the plain wire",
                 to_string(address));
       plain_next_ = true;
@@ -177,15 +186,19 @@ asio::awaitable<bool> Session::connect_once(Address address, unsigned lane) {
     co_return false;
   }
   auto& greeting = std::get<Greeting>(result);
+  if (greeting.wire == proto::Wire::native) {
+    not_native_ = 0;
+    native_seen_ = true;
+  }
   greeting.theirs.session = id_;
+  const auto& heard = lanes_[lane]->counters().from_wire_bytes;
+  const auto before = heard.get();
   auto attached = attach(lane, UniqueFd(descriptor.release()), std::move(greeting));
   if (!attached) {
     note_failure(attached.error().message);
     co_return false;
   }
   last_message_.clear();
-  const auto& heard = lanes_[lane]->counters().from_wire_bytes;
-  const auto before = heard.get();
   while (lanes_[lane]->running()) {
     co_await changed_.async_wait(net::as_result);
   }

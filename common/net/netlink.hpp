@@ -47,7 +47,7 @@ class Netlink {
   Result<void> change_link(const std::string& name, const LinkChange& change);
   // An address that is there already is no error.
   Result<void> add_address(const std::string& link, const Cidr& address);
-  // Default route through `gateway` on `link`; replaces one of ours that is there already.
+  // Default route through `gateway` on `link`, in the place of any other of the same metric.
   Result<void> set_default_route(const std::string& link, const IpAddress& gateway);
 
  private:

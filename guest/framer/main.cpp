@@ -11,7 +11,8 @@ int main(int argc, char** argv) {
                     "Carries Ethernet frames between a TAP in the guest and the host's helper.",
                     bridge::version_text("causeway-guest"));
   table.add("connect", connect,
-            {.doc = "Where the helper listens: vsock:CID:PORT, unix:/PATH, tcp:IP:PORT or fd:N.",
+            {.doc = "Where the helper listens: vsock:CID:PORT, unix:/PATH, tcp:IP:PORT or "
+                    "hvsock:/PATH:PORT.",
              .required = true});
   bridge::add_program_options(table, config);
   table.add("gateway", gateway, {.doc = "The default route's next hop, through the TAP."});
