@@ -291,3 +291,20 @@ def test_causewayctl_without_a_program(pair):
     result = subprocess.run([program_path("causewayctl"), "--socket", pair.directory / "absent",
                              "status"], capture_output=True, text=True, timeout=10, check=False)
     check_refused(result, 1, str(pair.directory / "absent"))
+
+
+@pytest.mark.parametrize("address, words", [
+    ("fd:7", ["fd:7", "cannot be connected to"]),
+    ("vsock:any:5000", ["vsock:any:5000", "cannot be connected to"]),
+    ("tcp:host.example:5000", ["tcp:host.example:5000", "IP address"]),
+])
+def test_what_can_never_be_connected_to_is_refused_at_once(pair, address, words):
+    """Not tried for ever: no vsock socket is opened for it either."""
+    check_refused(run(pair, "causeway-guest", "--connect", address, "--tap", "cwbad0"), 1, *words)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_frames_must_be_as_long_as_the_mtu_asks(pair, name):
+    arguments = ["--mtu", "9000", "--max-frame", "1518"]
+    check_refused(run(pair, name, *minimal(name, pair), *arguments), 1, "--max-frame", "--mtu",
+                  "9014")
