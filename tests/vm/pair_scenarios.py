@@ -110,7 +110,7 @@ def reconnect(wire):
             before = pair.status(vm.GUEST)["counters"]["to_tap_bytes"]
             vm.wait_until(
                 lambda before=before: pair.status(vm.GUEST)["counters"]["to_tap_bytes"]
-                > before + (2 << 20), 20, "the transfer to be under way")
+                > before + (2 << 20), 60, "the transfer to be under way")
             vm.check(transfer.running(), "the transfer was over before the kill")
             pair.kill(end)
             began = time.monotonic()
