@@ -155,7 +155,7 @@ class Transfer:
         traffic = vm.program("causeway-traffic")
         self.receiver_end, self.mib, self.seconds = OTHER[sender], mib, seconds
         place = f"{ADDRESS[self.receiver_end]}:{next(_tcp_ports)}"
-        common = ["--bytes", str(mib << 20), "--timeout", str(seconds)]
+        common = ["--bytes", str(mib << 20), "--timeout", str(seconds * vm.PATIENCE)]
         self.receiver = vm.spawn([traffic, "recv", "--listen", place, *common], "recv",
                                  namespace=self.receiver_end)
         receiver = self.receiver

@@ -46,6 +46,7 @@ def run_one(name, function, seconds):
     data = {}
     outcome, reason = "passed", ""
     signal.signal(signal.SIGALRM, on_alarm)
+    seconds *= vm.PATIENCE
     signal.alarm(seconds)
     try:
         reason = function(data) or ""

@@ -31,8 +31,14 @@ def check(condition, text):
         raise Failed(text)
 
 
+# One emulated processor on a shared machine: what takes a second on a quiet day has taken thirty.
+# Limits are there to end what hangs, so each is this much longer than the thing should take.
+PATIENCE = 4
+
+
 def wait_until(condition, seconds, what):
-    """Polls until `condition()` is true and returns its value; Failed after `seconds`."""
+    """Polls until `condition()` is true and returns its value; Failed after PATIENCE x `seconds`."""
+    seconds *= PATIENCE
     deadline = time.monotonic() + seconds
     while True:
         value = condition()
@@ -89,7 +95,7 @@ class Process:
     def wait(self, seconds):
         """Exit status."""
         try:
-            return self.popen.wait(seconds)
+            return self.popen.wait(seconds * PATIENCE)
         except subprocess.TimeoutExpired:
             raise Failed(f"{self.name} did not end within {seconds} s") from None
 
