@@ -110,6 +110,15 @@ bool may_be_plain(const std::vector<std::byte>& have) {
   return have.empty() || have.front() == std::byte{0};
 }
 
+Greeting agreed_greeting(Preface preface, const proto::Agreement& agreement) {
+  Greeting greeting;
+  greeting.wire = proto::Wire::native;
+  greeting.theirs = std::move(preface.hello);
+  greeting.agreement = agreement;
+  greeting.rest = std::move(preface.rest);
+  return greeting;
+}
+
 GreetingFailure refused(proto::RefuseReason reason, const char* by) {
   return {EndReason::handshake_refused, std::string(by) + ": " + std::string(to_string(reason))};
 }
@@ -185,12 +194,7 @@ asio::awaitable<GreetingResult> greet_as_listener(Stream& stream, WireChoice cho
   if (!send_preface(stream, answer)) {
     co_return GreetingFailure{end_reason_of(errno), "the answer was not taken"};
   }
-  Greeting greeting;
-  greeting.wire = proto::Wire::native;
-  greeting.theirs = std::move(preface.hello);
-  greeting.agreement = std::get<proto::Agreement>(agreed);
-  greeting.rest = std::move(preface.rest);
-  co_return greeting;
+  co_return agreed_greeting(std::move(preface), std::get<proto::Agreement>(agreed));
 }
 
 asio::awaitable<GreetingResult> greet_as_connector(Stream& stream, WireChoice choice,
@@ -226,12 +230,7 @@ asio::awaitable<GreetingResult> greet_as_connector(Stream& stream, WireChoice ch
   if (const auto* reason = std::get_if<proto::RefuseReason>(&agreed)) {
     co_return refused(*reason, "refused");
   }
-  Greeting greeting;
-  greeting.wire = proto::Wire::native;
-  greeting.theirs = std::move(preface.hello);
-  greeting.agreement = std::get<proto::Agreement>(agreed);
-  greeting.rest = std::move(preface.rest);
-  co_return greeting;
+  co_return agreed_greeting(std::move(preface), std::get<proto::Agreement>(agreed));
 }
 
 }  // namespace causeway::bridge
