@@ -212,7 +212,7 @@ def measure(arm):
         pair.start_both()
         for end in [] if pair.is_reference else pair.processes:
             vm.check(pair.wire(end) == arm, f"{end} reports the wire {pair.wire(end)}")
-        results = both_ways(MEASURED_MIB, MEASURED_SECONDS)
+        results = both_ways(MEASURED_MIB, MEASURED_SECONDS, streamed=False)
         return {name: result["mib_per_second"] for name, result in results.items()}
     finally:
         pair.stop()

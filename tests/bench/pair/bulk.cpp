@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bulk TCP with checked payloads. Both buffers exist and are faulted in before the connection is
 // made, the digests are computed after it is over: the timed section holds socket calls only.
+// Streamed, a payload takes one chunk of memory and is made and hashed on the way.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <openssl/evp.h>
@@ -11,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
-#include <iterator>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <stdexcept>
@@ -26,9 +27,9 @@ namespace {
 
 constexpr std::size_t kChunk = 256 * 1024;  // of one send or receive call
 
-class Payload {
+class Memory {
  public:
-  explicit Payload(std::size_t size) : size_(size) {
+  explicit Memory(std::size_t size) : size_(size) {
     void* mapped = mmap(nullptr, std::max<std::size_t>(size, 1), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) fail("mmap of the payload");
@@ -37,32 +38,52 @@ class Payload {
     for (std::size_t at = 0; at < size; at += 4096)
       data_[at] = std::byte{1};
   }
-  Payload(const Payload&) = delete;
-  Payload& operator=(const Payload&) = delete;
-  ~Payload() { munmap(data_, std::max<std::size_t>(size_, 1)); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() { munmap(data_, std::max<std::size_t>(size_, 1)); }
 
   [[nodiscard]] std::span<std::byte> bytes() const { return {data_, size_}; }
 
-  // SplitMix64 (Steele, Lea, Flood 2014): incompressible, and any place can be computed from the
-  // seed.
-  void fill(std::uint64_t seed) {
-    std::uint64_t state = seed;
-    for (std::size_t at = 0; at < size_; at += sizeof state) {
-      state += 0x9e3779b97f4a7c15;
-      std::uint64_t z = state;
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_;
+};
+
+// SplitMix64 (Steele, Lea, Flood 2014): incompressible, and determined by the seed.
+class Pattern {
+ public:
+  explicit Pattern(std::uint64_t seed) : state_(seed) {}
+
+  // Goes on where the last call ended, if that one's size was a multiple of eight.
+  void fill(std::span<std::byte> out) {
+    while (!out.empty()) {
+      state_ += 0x9e3779b97f4a7c15;
+      std::uint64_t z = state_;
       z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
       z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
       z ^= z >> 31;
-      std::memcpy(data_ + at, &z, std::min(sizeof z, size_ - at));
+      const std::size_t size = std::min(sizeof z, out.size());
+      std::memcpy(out.data(), &z, size);
+      out = out.subspan(size);
     }
   }
 
-  [[nodiscard]] std::string sha256() const {
+ private:
+  std::uint64_t state_;
+};
+
+class Sha256 {
+ public:
+  Sha256() {
+    if (!context_ || EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) != 1) broken();
+  }
+  void update(std::span<const std::byte> bytes) {
+    if (EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) != 1) broken();
+  }
+  [[nodiscard]] std::string finish() {
     unsigned char digest[EVP_MAX_MD_SIZE];
     unsigned length = 0;
-    if (EVP_Digest(data_, size_, digest, &length, EVP_sha256(), nullptr) != 1) {
-      throw std::runtime_error("SHA-256 failed");
-    }
+    if (EVP_DigestFinal_ex(context_.get(), digest, &length) != 1) broken();
     static constexpr char kHex[] = "0123456789abcdef";
     std::string text;
     for (const unsigned char byte : std::span(digest).first(length)) {
@@ -73,35 +94,85 @@ class Payload {
   }
 
  private:
-  std::byte* data_ = nullptr;
-  std::size_t size_;
+  [[noreturn]] static void broken() { throw std::runtime_error("SHA-256 failed"); }
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_{EVP_MD_CTX_new(),
+                                                                   &EVP_MD_CTX_free};
 };
 
-void send_payload(const Fd& fd, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const std::size_t size = std::min(kChunk, bytes.size());
-    send_all(fd, bytes.first(size));
-    bytes = bytes.subspan(size);
+// What is sent: held whole, or made and hashed chunk by chunk (streamed).
+class Outgoing {
+ public:
+  Outgoing(std::size_t size, std::uint64_t seed, bool streamed)
+      : left_(size), streamed_(streamed), memory_(streamed ? kChunk : size), pattern_(seed) {
+    if (!streamed) pattern_.fill(memory_.bytes());
   }
+  // The next bytes to send; none at the end.
+  std::span<const std::byte> next() {
+    const std::size_t size = std::min(kChunk, left_);
+    const auto chunk =
+        streamed_ ? memory_.bytes().first(size) : memory_.bytes().last(left_).first(size);
+    if (streamed_) {
+      pattern_.fill(chunk);
+      digest_.update(chunk);
+    }
+    left_ -= size;
+    return chunk;
+  }
+  [[nodiscard]] std::string sha256() {
+    if (!streamed_) digest_.update(memory_.bytes());
+    return digest_.finish();
+  }
+
+ private:
+  std::size_t left_;
+  bool streamed_;
+  Memory memory_;
+  Pattern pattern_;
+  Sha256 digest_;
+};
+
+// What is received, likewise.
+class Incoming {
+ public:
+  Incoming(std::size_t size, bool streamed)
+      : left_(size), streamed_(streamed), memory_(streamed ? kChunk : size) {}
+  // Room for the next read; none once all that was expected is there.
+  [[nodiscard]] std::span<std::byte> room() const {
+    const std::size_t size = std::min(kChunk, left_);
+    return streamed_ ? memory_.bytes().first(size) : memory_.bytes().last(left_).first(size);
+  }
+  void took(std::size_t size) {
+    if (streamed_) digest_.update(room().first(size));
+    left_ -= size;
+  }
+  [[nodiscard]] std::size_t missing() const { return left_; }
+  [[nodiscard]] std::string sha256() {
+    if (!streamed_) digest_.update(memory_.bytes());
+    return digest_.finish();
+  }
+
+ private:
+  std::size_t left_;
+  bool streamed_;
+  Memory memory_;
+  Sha256 digest_;
+};
+
+void send_payload(const Fd& fd, Outgoing& payload) {
+  for (auto chunk = payload.next(); !chunk.empty(); chunk = payload.next())
+    send_all(fd, chunk);
   if (shutdown(fd.get(), SHUT_WR) != 0) fail("shutdown");
 }
 
-struct Received {
-  std::size_t bytes = 0;
-  bool eof = false;  // the stream ended exactly behind the last byte that was expected
-};
-
-Received receive_payload(const Fd& fd, std::span<std::byte> out) {
-  Received received;
-  while (received.bytes < out.size()) {
-    const auto room = out.subspan(received.bytes);
-    const std::size_t got = receive_some(fd, room.first(std::min(kChunk, room.size())));
-    if (got == 0) return received;
-    received.bytes += got;
+// True when the stream ended exactly behind the last byte that was expected.
+bool receive_payload(const Fd& fd, Incoming& payload) {
+  for (auto room = payload.room(); !room.empty(); room = payload.room()) {
+    const std::size_t got = receive_some(fd, room);
+    if (got == 0) return false;
+    payload.took(got);
   }
   std::byte extra;
-  received.eof = receive_some(fd, {&extra, 1}) == 0;
-  return received;
+  return receive_some(fd, {&extra, 1}) == 0;
 }
 
 double cpu_seconds() {
@@ -121,8 +192,9 @@ unsigned retransmits(const Fd& fd) {
 }
 
 std::string expected_digest(std::uint64_t seed, std::size_t size) {
-  Payload expected(size);
-  expected.fill(seed);
+  Outgoing expected(size, seed, true);
+  while (!expected.next().empty()) {
+  }
   return expected.sha256();
 }
 
@@ -130,9 +202,8 @@ std::string expected_digest(std::uint64_t seed, std::size_t size) {
 
 nlohmann::json run_bulk(const BulkOptions& options) {
   const std::size_t size = options.bytes;
-  Payload outgoing(options.sends ? size : 0);
-  Payload incoming(options.receives ? size : 0);
-  if (options.sends) outgoing.fill(options.seed.value_or(1));
+  Outgoing outgoing(options.sends ? size : 0, options.seed.value_or(1), options.streamed);
+  Incoming incoming(options.receives ? size : 0, options.streamed);
 
   Fd connection;
   const SocketAddress address = parse_ip_port(options.place.address);
@@ -148,19 +219,19 @@ nlohmann::json run_bulk(const BulkOptions& options) {
 
   const double cpu_before = cpu_seconds();
   const double start = now_seconds();
-  Received received;
+  bool eof = false;
   std::exception_ptr sender_error;
   if (options.sends && options.receives) {
     std::thread sender([&] {
       try {
-        send_payload(connection, outgoing.bytes());
+        send_payload(connection, outgoing);
       } catch (...) {
         sender_error = std::current_exception();
         shutdown(connection.get(), SHUT_RDWR);  // or the receiver would wait for its deadline
       }
     });
     try {
-      received = receive_payload(connection, incoming.bytes());
+      eof = receive_payload(connection, incoming);
     } catch (...) {
       shutdown(connection.get(), SHUT_RDWR);
       sender.join();
@@ -169,10 +240,10 @@ nlohmann::json run_bulk(const BulkOptions& options) {
     sender.join();
     if (sender_error) std::rethrow_exception(sender_error);
   } else if (options.sends) {
-    send_payload(connection, outgoing.bytes());
-    received = receive_payload(connection, {});  // the peer closes once it has seen our end
+    send_payload(connection, outgoing);
+    eof = receive_payload(connection, incoming);  // the peer closes once it has seen our end
   } else {
-    received = receive_payload(connection, incoming.bytes());
+    eof = receive_payload(connection, incoming);
   }
   const double seconds = now_seconds() - start;
   const double cpu = cpu_seconds() - cpu_before;
@@ -184,14 +255,14 @@ nlohmann::json run_bulk(const BulkOptions& options) {
                         {"seconds", seconds},
                         {"mib_per_second", mib / seconds},
                         {"cpu_seconds", cpu},
-                        {"eof", received.eof}};
-  bool ok = received.eof;
+                        {"eof", eof}};
+  bool ok = eof;
   if (options.sends) {
     out["sent_sha256"] = outgoing.sha256();
     out["retransmits"] = retransmitted;
   }
   if (options.receives) {
-    out["received_bytes"] = received.bytes;
+    out["received_bytes"] = size - incoming.missing();
     out["received_sha256"] = incoming.sha256();
     if (options.peer_seed) {
       out["digest_ok"] = out["received_sha256"] == expected_digest(*options.peer_seed, size);

@@ -52,6 +52,8 @@ void add_bulk(CLI::App& app, Options& options, const char* name, const char* doc
   CLI::App* command = add_command(app, name, doc, side, options);
   BulkOptions& bulk = options.bulk;
   command->add_option("--bytes", bulk.bytes, "Payload, in bytes")->required();
+  command->add_flag("--streamed", bulk.streamed,
+                    "Make and hash the payload on the way: little memory, slower");
   if (sends) command->add_option("--seed", bulk.seed, "Seed of the payload (default 1)");
   if (receives) {
     command->add_option("--peer-seed", bulk.peer_seed,

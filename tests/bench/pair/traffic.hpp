@@ -24,6 +24,7 @@ struct BulkOptions {
   std::optional<std::uint64_t> peer_seed;  // of what must arrive; without it the digest is printed
   bool sends = false;
   bool receives = false;
+  bool streamed = false;  // make and hash the payload on the way instead of holding it whole
 };
 nlohmann::json run_bulk(const BulkOptions& options);
 
