@@ -19,4 +19,10 @@ Result<std::unique_ptr<Server>> Server::start(
                ENOSYS};
 }
 
+Result<std::unique_ptr<Server>> Server::start_inherited(
+    UniqueFd /*listener*/,
+    Handlers /*handlers*/) {  // NOLINT(performance-unnecessary-value-param): as above
+  return Error{"this static build has no admin endpoint", ENOSYS};
+}
+
 }  // namespace causeway::admin

@@ -36,27 +36,6 @@ class Descriptor {
   int fd_;
 };
 
-// A regular file or a pipe (a shell's process substitution), of bounded size.
-Result<std::string> read_config(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (file.get() < 0) return system_error("cannot be opened");
-  struct stat status {};
-  if (fstat(file.get(), &status) != 0) return system_error("cannot be read");
-  if (S_ISDIR(status.st_mode)) return Error{"is a directory, not a configuration file", EISDIR};
-  std::string text;
-  char buffer[16384];
-  while (true) {
-    const ssize_t got = read(file.get(), buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return system_error("cannot be read");
-    if (got == 0) return text;
-    text.append(buffer, static_cast<std::size_t>(got));
-    if (text.size() > kMaxConfigSize) {
-      return Error{"is too large: the most is " + std::to_string(kMaxConfigSize) + " bytes", EFBIG};
-    }
-  }
-}
-
 // The flags that every table has, in the order of their forms behind those of the options.
 enum Builtin : std::size_t { kHelp, kVersion, kConfig, kCheck, kSchema, kDefaults, kBuiltins };
 
@@ -151,9 +130,31 @@ std::vector<std::pair<std::string, std::vector<std::string>>> OptionGroup::value
   return out;
 }
 
+// A regular file or a pipe (a shell's process substitution), of bounded size.
+Result<std::string> read_config(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (file.get() < 0) return system_error("cannot be opened");
+  struct stat status {};
+  if (fstat(file.get(), &status) != 0) return system_error("cannot be read");
+  if (S_ISDIR(status.st_mode)) return Error{"is a directory, not a configuration file", EISDIR};
+  std::string text;
+  char buffer[16384];
+  while (true) {
+    const ssize_t got = read(file.get(), buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error("cannot be read");
+    if (got == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(got));
+    if (text.size() > kMaxConfigSize) {
+      return Error{"is too large: the most is " + std::to_string(kMaxConfigSize) + " bytes", EFBIG};
+    }
+  }
+}
+
 OptionTable::OptionTable(std::string program, std::string summary, std::string version)
     : program_(std::move(program)), summary_(std::move(summary)), version_(std::move(version)) {
   if (version_.empty()) version_ = program_;
+  read_config_ = read_config;
 }
 
 OptionTable& OptionTable::without_config_file() {
@@ -254,7 +255,7 @@ ParseOutcome OptionTable::evaluate(std::span<const std::string> args) {
   std::string name;
   if (given(kConfig)) {
     name = line->values[first_builtin + kConfig].front();
-    auto read = read_config(name);
+    auto read = read_config_(name);
     if (!read) {
       outcome.exit_code = kExitConfig;
       outcome.err = printable(name) + ": " + read.error().message + "\n";
@@ -269,6 +270,12 @@ ParseOutcome OptionTable::evaluate(std::span<const std::string> args) {
     outcome.out = "configuration ok\n";
   }
   return outcome;
+}
+
+OptionTable& OptionTable::read_config_with(
+    std::function<Result<std::string>(const std::string& path)> read) {
+  read_config_ = std::move(read);
+  return *this;
 }
 
 ParseOutcome OptionTable::evaluate_text(std::string_view text, const std::string& name) {

@@ -194,6 +194,9 @@ class OptionGroup {
   std::vector<Check> checks_;
 };
 
+// The text of a configuration file, kMaxConfigSize bytes at most.
+Result<std::string> read_config(const std::string& path);
+
 // What the program should do now: go on (no exit code), or print and exit.
 struct ParseOutcome {
   std::optional<int> exit_code;
@@ -209,6 +212,10 @@ class OptionTable : public OptionGroup {
 
   // For a program that has flags only.
   OptionTable& without_config_file();
+
+  // How the file of --config is read, instead of from the file system: a reload reads a copy that
+  // somebody with more rights made.
+  OptionTable& read_config_with(std::function<Result<std::string>(const std::string& path)> read);
 
   // Reads flags and file, prints what is to be printed.
   ParseOutcome parse(int argc, const char* const* argv);
@@ -230,6 +237,7 @@ class OptionTable : public OptionGroup {
   std::string summary_;
   std::string version_;
   bool config_file_ = true;
+  std::function<Result<std::string>(const std::string& path)> read_config_;
 };
 
 }  // namespace causeway

@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "common/net/address.hpp"
 #include "common/result.hpp"
@@ -47,8 +49,23 @@ class Netlink {
   Result<void> change_link(const std::string& name, const LinkChange& change);
   // An address that is there already is no error.
   Result<void> add_address(const std::string& link, const Cidr& address);
+  // An address that is not there is no error. Removing the oldest IPv4 address of a subnet takes
+  // the younger ones of that subnet with it where promote_secondaries is off (the kernel's
+  // default).
+  Result<void> remove_address(const std::string& link, const Cidr& address);
+  // IPv4 and IPv6, the kernel's own link-local ones included.
+  Result<std::vector<Cidr>> addresses(const std::string& link);
   // Default route through `gateway` on `link`, in the place of any other of the same metric.
   Result<void> set_default_route(const std::string& link, const IpAddress& gateway);
+  // A route that is not there is no error.
+  Result<void> remove_default_route(const std::string& link, const IpAddress& gateway);
+  // Whether exactly that route is in the main table. Reads the whole table: not for a router's.
+  Result<bool> has_default_route(const std::string& link, const IpAddress& gateway);
+  // `network` is on the link itself, as a gateway outside the link's subnet is; host bits are
+  // cleared. A route that is there already is no error.
+  Result<void> add_route(const std::string& link, const Cidr& network);
+  // `link` becomes a port of `bridge`, and leaves any other. The bridge must be there.
+  Result<void> set_master(const std::string& link, const std::string& bridge);
 
  private:
   struct Free {
