@@ -108,30 +108,30 @@ Json render_session(const bridge::Session::Status& status) {
 
 }  // namespace
 
-BridgeStatus::BridgeStatus(std::string program, const bridge::Tap& tap,
-                           const bridge::Session& session, net::Netlink netlink)
-    : program_(std::move(program)), tap_(tap), session_(session), netlink_(std::move(netlink)) {}
+nlohmann::ordered_json describe_program(const std::string& program,
+                                        std::chrono::steady_clock::time_point started) {
+  const std::chrono::duration<double> uptime = std::chrono::steady_clock::now() - started;
+  return {{"program", program},
+          {"version", kVersion},
+          {"commit", kCommit},
+          {"pid", ::getpid()},
+          {"uptime_seconds", uptime.count()}};
+}
 
-std::string BridgeStatus::render() {
-  const std::lock_guard lock(mutex_);
-  const auto status = session_.status();
-  const std::chrono::duration<double> uptime = std::chrono::steady_clock::now() - started_;
-  Json json = {{"program", program_},
-               {"version", kVersion},
-               {"commit", kCommit},
-               {"pid", ::getpid()},
-               {"uptime_seconds", uptime.count()},
-               {"wire_requested", bridge::name(session_.options().wire)},
-               {"wire", nullptr}};
+void describe_bridge(nlohmann::ordered_json& json, const bridge::Tap& tap,
+                     const bridge::Session& session, net::Netlink& netlink) {
+  const auto status = session.status();
+  json["wire_requested"] = bridge::name(session.options().wire);
+  json["wire"] = nullptr;
   if (status.wire) {
     json["wire"] = bridge::name(*status.wire);
   }
-  json["tap"] = render_tap(tap_, status.offloads, netlink_);
+  json["tap"] = render_tap(tap, status.offloads, netlink);
   json["session"] = render_session(status);
   Json counters = Json::object();
   for (const auto& counter : kCounters) {
     std::uint64_t sum = 0;
-    for (const auto& lane : session_.lanes()) {
+    for (const auto& lane : session.lanes()) {
       sum += (lane->counters().*counter.member).get();
     }
     counters[counter.name] = sum;
@@ -140,7 +140,7 @@ std::string BridgeStatus::render() {
   Json dropped = Json::object();
   for (std::size_t i = 0; i < bridge::kDropReasons; ++i) {
     std::uint64_t sum = 0;
-    for (const auto& lane : session_.lanes()) {
+    for (const auto& lane : session.lanes()) {
       sum += lane->counters().dropped[i].get();
     }
     if (const auto reason = bridge::name(static_cast<bridge::DropReason>(i)); !reason.empty()) {
@@ -153,7 +153,6 @@ std::string BridgeStatus::render() {
     ended[std::string(bridge::name(static_cast<bridge::EndReason>(i)))] = status.ended[i];
   }
   json["ended"] = std::move(ended);
-  return json.dump(2) + "\n";
 }
 
 }  // namespace causeway::admin

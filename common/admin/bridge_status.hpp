@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /status of helper and framer: one JSON document of everything that is known and counted.
+// The parts of GET /status that helper and framer share: what is known and counted of one bridge.
 #pragma once
 
 #include <chrono>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "common/bridge/session.hpp"
@@ -11,20 +12,13 @@
 
 namespace causeway::admin {
 
-class BridgeStatus {
- public:
-  // Borrows all of them; render() is called on the admin threads, one at a time.
-  BridgeStatus(std::string program, const bridge::Tap& tap, const bridge::Session& session,
-               net::Netlink netlink);
-  std::string render();
+// {"program", "version", "commit", "pid", "uptime_seconds"}
+nlohmann::ordered_json describe_program(const std::string& program,
+                                        std::chrono::steady_clock::time_point started);
 
- private:
-  std::string program_;
-  const bridge::Tap& tap_;
-  const bridge::Session& session_;
-  std::mutex mutex_;  // two admin threads, one netlink socket
-  net::Netlink netlink_;
-  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
-};
+// Adds "wire", "tap", "session", "counters", "dropped" and "ended". From any thread, but `netlink`
+// has to be the caller's alone.
+void describe_bridge(nlohmann::ordered_json& json, const bridge::Tap& tap,
+                     const bridge::Session& session, net::Netlink& netlink);
 
 }  // namespace causeway::admin

@@ -64,6 +64,7 @@ enum class EndReason : std::uint8_t {
   keepalive_timeout,    // nothing was heard for three keep-alive intervals
   replaced,             // a newer connection or session took its place
   stopped,              // this program is stopping
+  renewed,              // ended by us, to agree anew after a change of the configuration
   handshake_malformed,  // the preface or hello could not be read
   handshake_refused,    // no agreement, on either side
   handshake_timeout,    // the hello did not come in time
@@ -87,6 +88,7 @@ struct alignas(64) LaneCounters {
   Counter from_wire_records, from_wire_bytes, from_wire_reads;
   Counter to_wire_records, to_wire_bytes, to_wire_writes;
   Counter pings_sent, pongs_received, pings_received, unknown_controls;
+  Counter proofs;  // how often the lane's thread showed that it runs, for the watchdog
   std::array<Counter, kDropReasons> dropped;
 
   void drop(DropReason reason) { dropped[static_cast<std::size_t>(reason)].add(); }

@@ -7,6 +7,8 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,8 +27,10 @@ struct LaneEnd {
 
 class Lane {
  public:
-  // `tap_queue` is borrowed. `on_end` runs on `control` once for each start(), also after stop().
-  Lane(asio::io_context& control, int tap_queue, std::function<void(LaneEnd)> on_end);
+  // `tap_queue` is borrowed. `on_end` runs on `control` once for each start(), also after stop();
+  // `on_offer` with the body of each offer that came in, not parsed.
+  Lane(asio::io_context& control, int tap_queue, std::function<void(LaneEnd)> on_end,
+       std::function<void(std::span<const std::byte>)> on_offer);
   ~Lane();
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
@@ -38,15 +42,24 @@ class Lane {
   void stop(EndReason reason);
   // Has the pump send a ping.
   void request_ping();
+  // Has the pump send this offer; a later one takes the place of one that is not sent yet.
+  void send_offer(std::vector<std::byte> json);
+  // Has the pump show that it runs: proofs() of its counters goes up by one, soon.
+  void request_proof();
   [[nodiscard]] bool running() const { return running_; }
   [[nodiscard]] const LaneCounters& counters() const { return counters_; }
 
  private:
+  void keep_offer(std::span<const std::byte> json);
   void thread_main(std::uint64_t generation, PumpSettings settings, std::vector<std::byte> prefill);
 
   asio::io_context& control_;
   int tap_queue_;
   std::function<void(LaneEnd)> on_end_;
+  std::function<void(std::span<const std::byte>)> on_offer_;
+  std::mutex offer_mutex_;
+  std::vector<std::byte> offer_;
+  bool offer_posted_ = false;
   LaneCounters counters_;
   PumpBuffers buffers_;
   std::unique_ptr<PumpControl> pump_control_;

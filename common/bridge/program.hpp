@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What helper and framer are made of: the same TAP, session, lanes and admin endpoint. The two
-// programs differ in who listens, in their option tables, and in what they set up around the TAP.
+// What helper and framer share beside the session itself: the options of one link (a TAP and how
+// its frames cross the wire) and of the program around it. What the two do around the TAP differs,
+// and is in host/ and guest/framer/.
 #pragma once
 
 #include <optional>
@@ -12,14 +13,18 @@
 #include "common/config/option_table.hpp"
 #include "common/log.hpp"
 #include "common/net/address.hpp"
+#include "proto/hello.hpp"
 
 namespace causeway::bridge {
 
-struct ProgramConfig {
-  std::optional<std::string> tap;  // required: set once the options are read
+inline constexpr int kExitFailure = 1;
+
+// One TAP and the wire behind it.
+struct LinkConfig {
+  std::optional<std::string> tap;
   std::vector<Cidr> addresses;
   std::optional<std::string> mac;
-  std::uint32_t mtu = 1500;
+  std::optional<std::uint32_t> mtu;
   std::uint32_t txqueuelen = 4096;
   std::uint32_t max_frame = proto::kMaxFrame;
   std::optional<Size> max_write;
@@ -29,26 +34,29 @@ struct ProgramConfig {
   bool offload = true;
   std::uint32_t busy_poll = 50;
   Duration keepalive{std::chrono::seconds{5}};
+  [[nodiscard]] std::uint32_t frame_mtu() const { return mtu.value_or(proto::kDefaultMtu); }
+  friend bool operator==(const LinkConfig&, const LinkConfig&) = default;
+};
+
+struct ProgramConfig {
   std::optional<Address> admin;
   log::Level log_level = log::Level::info;
 };
 
-// The options that both programs have, bound to `config`.
+// The options that both programs have. `address` is left to the caller: a framer's may be "auto".
+void add_link_options(OptionGroup& group, LinkConfig& config);
 void add_program_options(OptionTable& table, ProgramConfig& config);
+
+// As the kernel's dev_valid_name() has it.
+Result<void> check_interface_name(std::string_view text);
+// `role` is "host" or "guest": it goes into the derived MAC. `config` has passed the checks.
+TapOptions tap_options(const LinkConfig& config, const std::string& role);
+SessionOptions session_options(const LinkConfig& config);
 
 // The text of --version.
 std::string version_text(const std::string& program);
 
-struct Role {
-  std::string program;  // "causeway-host"
-  std::string role;     // "host", for the derived MAC
-  std::optional<Address> listen;
-  std::optional<Address> connect;
-  std::optional<IpAddress> gateway;  // default route to set
-};
-
-// Sets up, runs until SIGTERM or SIGINT, cleans up. Returns the exit code; on a failed set-up it
-// has written one line to stderr and returns 1.
-int run_program(const Role& role, const ProgramConfig& config);
+// One line on stderr; the exit code.
+int fail(const std::string& program, const Error& error);
 
 }  // namespace causeway::bridge

@@ -107,7 +107,7 @@ EndReason Pump::run() {
     if ((waits[tap_slot].revents & (POLLERR | POLLNVAL)) != 0) {
       return EndReason::tap_error;  // the interface was deleted
     }
-    const bool control_waits = ping_wanted_ || pong_wanted_;
+    const bool control_waits = ping_wanted_ || pong_wanted_ || !offer_wanted_.empty();
     if (tap_ready || (waits[stream_slot].revents & POLLOUT) != 0 || control_waits) {
       if (const EndReason end = step_to_wire(); end != kGoOn) {
         return last_words(end);
@@ -152,11 +152,17 @@ bool Pump::wait(std::span<pollfd> waits, bool answer_likely) const {
 }
 
 EndReason Pump::handle_requests() {
-  const auto requests = control_.take();
+  auto requests = control_.take();
   ping_wanted_ = ping_wanted_ || requests.ping;
+  if (requests.proof) {
+    counters_.proofs.add();
+  }
+  if (!requests.offer.empty() && settings_.wire == proto::Wire::native) {
+    offer_wanted_ = std::move(requests.offer);
+  }
   if (requests.stop == EndReason::replaced) {
     say_bye(proto::ByeReason::replaced);
-  } else if (requests.stop == EndReason::stopped) {
+  } else if (requests.stop == EndReason::stopped || requests.stop == EndReason::renewed) {
     say_bye(proto::ByeReason::stopping);
   } else if (requests.stop == EndReason::keepalive_timeout) {
     say_bye(proto::ByeReason::keepalive);
@@ -288,6 +294,22 @@ void Pump::queue_control() {
       counters_.pings_sent.add();
     }
   }
+  if (!offer_wanted_.empty()) {
+    queue_offer();
+  }
+}
+
+// An offer is rare and large, so it has a buffer of its own for the moment.
+void Pump::queue_offer() {
+  proto::Control offer;
+  offer.kind = proto::ControlKind::offer_changed;
+  offer.offer = offer_wanted_;
+  std::vector<std::byte> payload(proto::kMaxControl);
+  payload.resize(encode_control(offer, payload));
+  if (payload.empty() || writer_.append_control(payload)) {  // empty: longer than a record can be
+    counters_.to_wire_records.add(payload.empty() ? 0 : 1);
+    offer_wanted_.clear();
+  }
 }
 
 // A last word, if the stream takes it at once; nobody waits for it.
@@ -410,7 +432,7 @@ EndReason Pump::take_control_record(std::span<const std::byte> payload) {
       return control.reason == proto::ByeReason::replaced ? EndReason::bye_replaced
                                                           : EndReason::bye;
     case proto::ControlKind::offer_changed:
-      counters_.unknown_controls.add();  // offers are not applied by this version
+      on_offer_(control.offer);
       break;
   }
   return kGoOn;

@@ -32,9 +32,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "common/bridge/counters.hpp"
 #include "common/os/unique_fd.hpp"
@@ -55,11 +58,15 @@ class PumpControl {
   struct Requests {
     EndReason stop = EndReason::count_;  // count_: go on
     bool ping = false;
+    bool proof = false;
+    std::vector<std::byte> offer;  // to send; empty: none
   };
 
   // Makes run() return `reason`; the first reason given wins.
   void stop(EndReason reason);
   void request_ping();
+  void request_proof();
+  void send_offer(std::vector<std::byte> json);
   [[nodiscard]] int event_fd() const { return event_.get(); }
   // Clears the event and gives what was asked for since.
   Requests take();
@@ -71,6 +78,9 @@ class PumpControl {
   UniqueFd event_;
   std::atomic<EndReason> reason_{EndReason::count_};
   std::atomic<bool> ping_{false};
+  std::atomic<bool> proof_{false};
+  std::mutex offer_mutex_;  // taken once for each offer, never for a frame
+  std::vector<std::byte> offer_;
 };
 
 struct PumpSettings {
@@ -111,6 +121,10 @@ class Pump {
 
   // Bytes that were read from the stream before the pump had it; they come first.
   void feed(std::span<const std::byte> bytes);
+  // Called on the pump's thread with the body of an offer_changed record.
+  void on_offer(std::function<void(std::span<const std::byte>)> handler) {
+    on_offer_ = std::move(handler);
+  }
   // Pumps until the connection ends. Blocks.
   EndReason run();
   // The record header that ended the connection, for the log.
@@ -132,6 +146,7 @@ class Pump {
   Fill fill_segments();
   bool drain_segmenter();
   void queue_control();
+  void queue_offer();
   void say_bye(proto::ByeReason reason);
   void take_frame(const proto::Record& record);
   void write_tap(std::span<const iovec> pieces);
@@ -149,6 +164,8 @@ class Pump {
   proto::Coalescer coalescer_;
   bool ping_wanted_ = false;
   std::optional<std::uint64_t> pong_wanted_;
+  std::vector<std::byte> offer_wanted_;
+  std::function<void(std::span<const std::byte>)> on_offer_ = [](std::span<const std::byte>) {};
 };
 
 }  // namespace causeway::bridge

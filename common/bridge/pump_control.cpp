@@ -2,6 +2,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "common/bridge/pump.hpp"
 
 namespace causeway::bridge {
@@ -31,10 +33,26 @@ void PumpControl::request_ping() {
   signal();
 }
 
+void PumpControl::request_proof() {
+  proof_.store(true);
+  signal();
+}
+
+void PumpControl::send_offer(std::vector<std::byte> json) {
+  {
+    const std::lock_guard lock(offer_mutex_);
+    offer_ = std::move(json);
+  }
+  signal();
+}
+
 PumpControl::Requests PumpControl::take() {
   std::uint64_t ignored = 0;
   [[maybe_unused]] const auto got = ::read(event_.get(), &ignored, sizeof ignored);
-  return {reason_.load(), ping_.exchange(false)};
+  Requests requests{reason_.load(), ping_.exchange(false), proof_.exchange(false), {}};
+  const std::lock_guard lock(offer_mutex_);
+  requests.offer = std::exchange(offer_, {});
+  return requests;
 }
 
 }  // namespace causeway::bridge

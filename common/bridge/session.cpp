@@ -45,8 +45,9 @@ Session::Session(asio::io_context& control, Tap& tap, SessionOptions options)
       memory_(tap.queue_count()),
       changed_(control, asio::steady_timer::time_point::max()) {
   for (unsigned i = 0; i < tap_.queue_count(); ++i) {
-    lanes_.push_back(std::make_unique<Lane>(control_, tap_.queue(i),
-                                            [this, i](LaneEnd end) { on_lane_end(i, end); }));
+    lanes_.push_back(std::make_unique<Lane>(
+        control_, tap_.queue(i), [this, i](LaneEnd end) { on_lane_end(i, end); },
+        [this](std::span<const std::byte> json) { take_offer(json); }));
   }
   status_.lanes.resize(lanes_.size());
   status_.offloads = tap_.offloads();
@@ -78,6 +79,9 @@ proto::Hello Session::hello(unsigned lane) const {
   }
   hello.mtu = tap_.mtu();
   hello.max_frame = options_.max_frame;
+  if (offered_ == nullptr) {  // ours to make; a connecting side keeps there what it got
+    hello.offer = offer_;
+  }
   return hello;
 }
 
@@ -145,6 +149,7 @@ Result<void> Session::attach(unsigned index, UniqueFd stream, Greeting greeting)
   memory.keepalive = (features & proto::kFeatureKeepalive) != 0;
   memory.heard_at = std::chrono::steady_clock::now();
   memory.pinged = false;
+  memory.proof_wanted = false;
   if (auto used = tap_.use_queue(index, true); !used) {
     return used.error();
   }
@@ -264,14 +269,56 @@ asio::awaitable<void> Session::keep_alive() {
   }
 }
 
+void Session::set_offer(std::optional<proto::Offer> offer) {
+  if (offer == offer_) {
+    return;
+  }
+  offer_ = std::move(offer);
+  if (wire_ != proto::Wire::native || !offer_) {
+    return;
+  }
+  // Over one lane: the guest has one address, whatever the number of its streams.
+  const auto lane =
+      std::find_if(lanes_.begin(), lanes_.end(), [](const auto& each) { return each->running(); });
+  if (lane != lanes_.end()) {
+    (*lane)->send_offer(proto::encode_offer(*offer_));
+  }
+}
+
+void Session::take_offer(std::span<const std::byte> json) {
+  const auto decoded = proto::decode_offer(json);
+  if (const auto* offer = std::get_if<proto::Offer>(&decoded)) {
+    take_offer(*offer);
+  } else if (peer_log_.take()) {
+    log::warn("an offer from the helper is not valid ({}), ignoring it{}",
+              to_string(std::get<proto::HelloError>(decoded)), peer_log_.suppressed_text());
+  }
+}
+
+void Session::take_offer(const proto::Offer& offer) {
+  if (offered_ != nullptr && offer_ != offer) {
+    offer_ = offer;
+    offered_(offer);
+  }
+}
+
+void Session::renew() {
+  for (auto& lane : lanes_) {
+    lane->stop(EndReason::renewed);
+  }
+}
+
 void Session::give_up() {
-  failed_ = true;
   stop();
-  control_.stop();
+  if (!std::exchange(failed_, true) && on_failure_ != nullptr) {
+    asio::post(control_, on_failure_);
+  }
 }
 
 std::function<void(std::exception_ptr)> Session::on_coroutine_end() {
+  ++coroutines_;
   return [this](const std::exception_ptr& error) {
+    --coroutines_;
     if (error == nullptr) {
       return;
     }
@@ -284,8 +331,27 @@ std::function<void(std::exception_ptr)> Session::on_coroutine_end() {
   };
 }
 
+void Session::request_proofs() {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    memory_[i].proof_wanted = lanes_[i]->running();
+    memory_[i].proofs_before = lanes_[i]->counters().proofs.get();
+    lanes_[i]->request_proof();
+  }
+}
+
+bool Session::proven() const {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (memory_[i].proof_wanted && lanes_[i]->running() &&
+        lanes_[i]->counters().proofs.get() == memory_[i].proofs_before) {
+      return false;
+    }
+  }
+  return true;
+}
+
 void Session::stop() {
   stopping_ = true;
+  acceptor_.reset();
   for (auto& lane : lanes_) {
     lane->stop(EndReason::stopped);
   }

@@ -42,6 +42,7 @@
 #include "common/bridge/lane.hpp"
 #include "common/bridge/tap.hpp"
 #include "common/log.hpp"
+#include "common/net/acceptor.hpp"
 #include "common/net/address.hpp"
 #include "common/net/asio.hpp"
 #include "common/net/stream.hpp"
@@ -62,6 +63,7 @@ struct SessionOptions {
   Duration keepalive{std::chrono::seconds{5}};
   net::StreamOptions stream;
   std::chrono::milliseconds connect_timeout{2000};
+  unsigned max_handshakes = 32;  // connections greeted at once
 };
 
 class Session {
@@ -86,13 +88,36 @@ class Session {
 
   Session(asio::io_context& control, Tap& tap, SessionOptions options);
 
-  // Spawn the coroutines that serve until stop().
-  void listen(net::Listener listener);
+  // Spawn the coroutines that serve until stop(). `reopen` makes the listener again when it broke;
+  // without it there is no second one.
+  void listen(net::Listener listener, std::function<Result<net::Listener>()> reopen);
   void connect(const Address& address);
+  // Instead of listen(): streams that somebody else accepted for this guest come by serve().
+  void wait_for_streams();
+  void serve(UniqueFd stream);
 
-  // Ends all lanes; from the control thread.
+  // Listening side: what the guest is offered, from now on and over the lanes that are up.
+  void set_offer(std::optional<proto::Offer> offer);
+  // Connecting side: called on the control thread with each offer that differs from the last.
+  void on_offer(std::function<void(const proto::Offer&)> handler) { offered_ = std::move(handler); }
+  [[nodiscard]] bool has_offer() const { return offer_.has_value(); }
+  // Connecting side: called on the control thread each time a connection is up, and its offer
+  // taken.
+  void on_up(std::function<void()> handler) { on_up_ = std::move(handler); }
+  // Ends the lanes so that both sides agree anew, as after a change of the TAP's MTU.
+  void renew();
+
+  // Ends all lanes and stops listening; from the control thread.
   void stop();
-  // The program cannot go on: the TAP is gone, or a connected stream was inherited and has ended.
+  // True once a stopped session has nothing left on the control thread: it may be destroyed.
+  [[nodiscard]] bool finished() const { return stopping_ && coroutines_ == 0; }
+  // Asks each lane that is up to show that its thread runs; proven() tells whether all have since
+  // the last request. For a watchdog that is fed from the data loop.
+  void request_proofs();
+  [[nodiscard]] bool proven() const;
+  // Called once, on the control thread, when the session cannot go on; see failed().
+  void on_failure(std::function<void()> handler) { on_failure_ = std::move(handler); }
+  // The session cannot go on: the TAP is gone, or a connected stream was inherited and has ended.
   [[nodiscard]] bool failed() const { return failed_; }
 
   // From any thread.
@@ -108,10 +133,11 @@ class Session {
     std::chrono::steady_clock::time_point heard_at;
     bool pinged = false;
     bool keepalive = false;
+    std::uint64_t proofs_before = 0;
+    bool proof_wanted = false;
     bool displaced = false;  // another session took over: it gets time before we do the same
   };
 
-  asio::awaitable<void> accept_loop(net::Listener listener);
   asio::awaitable<void> greet_accepted(UniqueFd stream);
   asio::awaitable<void> connect_loop(Address address, unsigned lane);
   // One connection of one lane from connect to end. True when the peer was heard on it.
@@ -120,6 +146,8 @@ class Session {
 
   [[nodiscard]] proto::Hello hello(unsigned lane) const;
   Result<void> attach(unsigned index, UniqueFd stream, Greeting greeting);
+  void take_offer(std::span<const std::byte> json);
+  void take_offer(const proto::Offer& offer);
   Result<void> make_room(unsigned index, const Greeting& greeting);
   void use_queues();
   void on_lane_end(unsigned index, LaneEnd end);
@@ -137,9 +165,13 @@ class Session {
   SessionOptions options_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<LaneMemory> memory_;
+  std::optional<net::Acceptor> acceptor_;
+  std::optional<proto::Offer> offer_;  // listening: what we offer; connecting: the last we got
+  std::function<void(const proto::Offer&)> offered_;
   proto::SessionId id_{};  // ours when connecting, the peer's when listening
   proto::Wire wire_ = proto::Wire::plain;
   unsigned agreed_lanes_ = 1;
+  unsigned coroutines_ = 0;     // running on the control thread
   unsigned greeting_ = 0;       // connections being greeted
   unsigned not_native_ = 0;     // answers in a row that were not native
   bool native_seen_ = false;    // the peer has spoken native before
@@ -152,6 +184,8 @@ class Session {
   bool stopping_ = false;
   bool single_stream_ = false;  // an inherited stream: there will be no other
   bool failed_ = false;
+  std::function<void()> on_failure_;
+  std::function<void()> on_up_;
 
   mutable std::mutex status_mutex_;
   Status status_;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a session comes by its streams: the accept loop and the connect loops.
-#include <fcntl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -22,16 +21,12 @@ constexpr milliseconds kMaxBackoff{2000};
 // A peer that spoke native before is not taken for a plain one until it failed this often in a row:
 // a helper that is restarted or slow looks the same at first.
 constexpr unsigned kDoubts = 3;
-// After an accept() that the machine's limits made fail.
-constexpr milliseconds kAcceptPause{100};
-// Connections greeted at once. One that says nothing is given up after kHelloTime.
-constexpr unsigned kMaxGreetings = 32;
 
 }  // namespace
 
 // ---- listening side ----
 
-void Session::listen(net::Listener listener) {
+void Session::listen(net::Listener listener, std::function<Result<net::Listener>()> reopen) {
   idle_state_ = "listening";
   set_idle();
   if (listener.is_connected_stream()) {
@@ -39,35 +34,25 @@ void Session::listen(net::Listener listener) {
     asio::co_spawn(control_, greet_accepted(listener.take()), on_coroutine_end());
     return;
   }
-  asio::co_spawn(control_, accept_loop(std::move(listener)), on_coroutine_end());
+  net::AcceptorHandlers handlers;
+  handlers.take = [this](UniqueFd stream) { serve(std::move(stream)); };
+  handlers.fault = [this](const std::string& message) { note_failure(message); };
+  handlers.reopen = std::move(reopen);
+  handlers.misses_somebody = [this] { return !any_running(); };
+  acceptor_.emplace(control_, std::move(listener), std::move(handlers));
 }
 
-asio::awaitable<void> Session::accept_loop(net::Listener listener) {
-  asio::posix::stream_descriptor acceptor(control_, ::fcntl(listener.fd(), F_DUPFD_CLOEXEC, 0));
-  while (!stopping_) {
-    UniqueFd stream(::accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (stream.valid()) {
-      if (greeting_ >= kMaxGreetings) {
-        count_end(EndReason::too_many_handshakes);
-      } else {
-        net::tune_stream(stream.get());
-        asio::co_spawn(control_, greet_accepted(std::move(stream)), on_coroutine_end());
-      }
-      // A flood of connections leaves the control thread its other work.
-      co_await asio::post(control_, asio::use_awaitable);
-      continue;
-    }
-    if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      const auto [error] =
-          co_await acceptor.async_wait(asio::posix::stream_descriptor::wait_read, net::as_result);
-      if (error) {
-        co_return;
-      }
-    } else if (errno != EINTR && errno != ECONNABORTED) {
-      note_failure(system_error("accept").message);
-      co_await net::sleep_for(kAcceptPause);
-    }
+void Session::wait_for_streams() {
+  idle_state_ = "listening";
+  set_idle();
+}
+
+void Session::serve(UniqueFd stream) {
+  if (greeting_ >= options_.max_handshakes) {
+    count_end(EndReason::too_many_handshakes);
+    return;
   }
+  asio::co_spawn(control_, greet_accepted(std::move(stream)), on_coroutine_end());
 }
 
 asio::awaitable<void> Session::greet_accepted(UniqueFd stream) {
@@ -191,6 +176,7 @@ asio::awaitable<bool> Session::connect_once(Address address, unsigned lane) {
     native_seen_ = true;
   }
   greeting.theirs.session = id_;
+  const std::optional<proto::Offer> offer = greeting.theirs.offer;
   const auto& heard = lanes_[lane]->counters().from_wire_bytes;
   const auto before = heard.get();
   auto attached = attach(lane, UniqueFd(descriptor.release()), std::move(greeting));
@@ -199,6 +185,12 @@ asio::awaitable<bool> Session::connect_once(Address address, unsigned lane) {
     co_return false;
   }
   last_message_.clear();
+  if (offer) {
+    take_offer(*offer);
+  }
+  if (on_up_ != nullptr) {
+    on_up_();
+  }
   while (lanes_[lane]->running()) {
     co_await changed_.async_wait(net::as_result);
   }

@@ -114,6 +114,22 @@ Result<void> Tap::open_queues(const TapOptions& options) {
   return {};
 }
 
+Tap Tap::adopt(Parts parts) {
+  Tap tap;
+  tap.name_ = std::move(parts.name);
+  tap.mtu_ = parts.mtu;
+  tap.uso_possible_ = parts.uso_possible;
+  tap.backpressure_ = parts.backpressure;
+  tap.offloads_ = {.checksum_and_tso = true, .uso = parts.uso_possible};  // as open() leaves it
+  tap.in_use_.assign(parts.queues.size(), true);
+  tap.queues_ = std::move(parts.queues);
+  return tap;
+}
+
+Tap::Parts Tap::release() && {
+  return {name_, mtu_, uso_possible_, backpressure_, std::move(queues_)};
+}
+
 Result<void> Tap::set_offloads(const Offloads& wanted) {
   unsigned flags = 0;
   if (wanted.checksum_and_tso) {
@@ -146,6 +162,11 @@ Result<Tap> Tap::open(const TapOptions& options, net::Netlink& netlink) {
   if (options.name.empty() || options.name.size() >= IFNAMSIZ) {
     return Error{"TAP name '" + options.name + "' must have 1 to 15 bytes", EINVAL};
   }
+  if (options.attach && !netlink.link(options.name)) {
+    return Error{"TAP '" + options.name + "' does not exist: make it before (ip tuntap add mode " +
+                     "tap), or let it be created (without attach)",
+                 ENODEV};
+  }
   Tap tap;
   tap.name_ = options.name;
   if (auto opened = tap.open_queues(options); !opened) {
@@ -157,6 +178,19 @@ Result<Tap> Tap::open(const TapOptions& options, net::Netlink& netlink) {
   if (auto set = tap.set_offloads(start); !set) {
     return set.error();
   }
+  if (auto configured = options.attach ? Result<void>{} : configure(options, netlink);
+      !configured) {
+    return configured.error();
+  }
+  const auto info = netlink.link(options.name);
+  if (!info) {
+    return info.error();
+  }
+  tap.mtu_ = info->mtu;
+  return tap;
+}
+
+Result<void> Tap::configure(const TapOptions& options, net::Netlink& netlink) {
   net::LinkChange change;
   change.mtu = options.mtu;
   change.txqueuelen = options.txqueuelen;
@@ -175,12 +209,7 @@ Result<Tap> Tap::open(const TapOptions& options, net::Netlink& netlink) {
       return added.error();
     }
   }
-  const auto info = netlink.link(options.name);
-  if (!info) {
-    return info.error();
-  }
-  tap.mtu_ = info->mtu;
-  return tap;
+  return {};
 }
 
 }  // namespace causeway::bridge

@@ -33,6 +33,7 @@ struct TapOptions {
   std::uint32_t mtu = 1500;         // bytes, 576 to 65,521
   std::uint32_t txqueuelen = 4096;  // packets: a whole TCP window at MTU 1500 fits (kernel.md 2.3)
   unsigned queues = 1;
+  bool attach = false;  // the TAP has to be there, and stays as it is
 };
 
 // What TUNSETOFFLOAD switches on: what the reader of the TAP is ready to take.
@@ -44,8 +45,23 @@ struct Offloads {
 
 class Tap {
  public:
-  // Creates or attaches, sets MTU, MAC, queue length and addresses, and brings the link up.
+  // Creates it, or attaches to one that is there, sets MTU, MAC, queue length and addresses, and
+  // brings the link up.
   static Result<Tap> open(const TapOptions& options, net::Netlink& netlink);
+
+  // What Tap::open() of another process gave: see release().
+  struct Parts {
+    std::string name;
+    std::uint32_t mtu = 0;
+    bool uso_possible = false;
+    bool backpressure = false;
+    std::vector<UniqueFd> queues;
+  };
+  static Tap adopt(Parts parts);
+  // The TAP's descriptors and what is known of it, to hand to another process.
+  [[nodiscard]] Parts release() &&;
+  // Closes the queues: a TAP that we created goes away. Not while a lane runs.
+  void close() { queues_.clear(); }
 
   [[nodiscard]] int queue(unsigned index) const { return queues_.at(index).get(); }
   [[nodiscard]] unsigned queue_count() const { return static_cast<unsigned>(queues_.size()); }
@@ -60,11 +76,15 @@ class Tap {
   // no effect on a TAP with one queue.
   Result<void> use_queue(unsigned index, bool in_use);
 
+  // The link's MTU was changed, bytes.
+  void note_mtu(std::uint32_t mtu) { mtu_ = mtu; }
+
   // Applies to the whole interface, at once, whatever is in its queues.
   Result<void> set_offloads(const Offloads& wanted);
 
  private:
   Tap() = default;
+  static Result<void> configure(const TapOptions& options, net::Netlink& netlink);
   Result<void> open_queues(const TapOptions& options);
 
   std::vector<UniqueFd> queues_;

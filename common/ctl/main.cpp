@@ -55,10 +55,15 @@ int status(const Config& config) {
     std::fputs(answer->body.c_str(), stdout);
     return 0;
   }
-  const auto document = Json::parse(answer->body, nullptr, false);
+  auto document = Json::parse(answer->body, nullptr, false);
   if (document.is_discarded()) {
     std::fprintf(stderr, "causewayctl: %s: the answer is not JSON\n", config.socket.c_str());
     return kExitFailure;
+  }
+  // A lone guest stands at the top level already.
+  if (const auto guests = document.find("guests");
+      guests != document.end() && guests->size() == 1 && document.contains("tap")) {
+    document.erase(guests);
   }
   print_flat(document, "");
   return 0;

@@ -15,10 +15,11 @@ from causeway_testlib.programs import BUILD, ROOT
 def test_demo():
     before = namespaces.names()
     shown = subprocess.run([ROOT / "packaging/demo", "--mib", "64"], capture_output=True, text=True,
-                           timeout=80, check=False)
+                           timeout=200, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert len(re.findall(r"64 MiB, \d+ MiB/s, SHA-256 equal", shown.stdout)) == 2
-    assert shown.stdout.count("0% packet loss") == 2
+    assert shown.stdout.count("0% packet loss") == 3
+    assert len(re.findall("8 MiB, SHA-256 equal", shown.stdout)) == 2
     assert not [name for name in namespaces.names() - before if name.startswith("causeway-demo")]
 
 

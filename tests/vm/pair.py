@@ -23,7 +23,10 @@ _seeds = itertools.count(1)
 class Pair:
     """`arm` is plain, native, auto, or one of the reference arms of tests/bench/pair."""
 
-    def __init__(self, arm, lanes=1, host_wire=None, guest_wire=None, cid=guard.CID_LOCAL):
+    def __init__(self, arm, lanes=1, host_wire=None, guest_wire=None, cid=guard.CID_LOCAL,
+                 config=None):
+        """With `config`, a dictionary, the helper runs that file instead of flags; its `listen` and
+        `admin` are filled in."""
         self.arm = arm
         self.port = next(_vsock_ports)
         listen = ["--listen", guard.vsock_listen_address(self.port)]
@@ -43,7 +46,16 @@ class Pair:
                 vm.HOST: [host, *listen, "--wire", host_wire or arm],
                 vm.GUEST: [guest, *connect, "--wire", guest_wire or arm],
             }
+            if config is not None:
+                config = {"listen": guard.vsock_listen_address(self.port),
+                          "admin": "unix:" + ADMIN[vm.HOST], **config}
+                path = f"/run/causeway/host-{self.port}.json"
+                with open(path, "w", encoding="utf-8") as file:
+                    json.dump(config, file)
+                self.commands[vm.HOST] = [host, "--config", path]
             for end, command in self.commands.items():
+                if config is not None and end == vm.HOST:
+                    continue
                 command += ["--tap", TAP[end], "--address", ADDRESS[end] + "/24"]
                 command += ["--admin", "unix:" + ADMIN[end]]
                 command += ["--lanes", str(lanes)] if lanes > 1 else []

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios with a pair over real AF_VSOCK (loopback CID)."""
 
+import os
+import socket
 import statistics
 import struct
+import threading
 import time
 
 import guard
 import vm
-from pair import Pair, Transfer, affordable, both_ways, describe
+from pair import ADDRESS, TAP, Pair, Transfer, affordable, both_ways, describe
 
 ROUNDS = 3
 # Rates are compared, so that the slow arm may get a smaller payload than the fast ones.
@@ -194,6 +197,78 @@ def wrong_peer(data):
     return str(data["ended"])
 
 
+def guest_by_cid(data):
+    """The peer's CID decides whose connection it is. On loopback every peer has CID 1."""
+    address = [ADDRESS[vm.HOST] + "/24"]
+    mine = {"name": "mine", "cid": guard.CID_LOCAL, "tap": TAP[vm.HOST], "address": address}
+    other = {"name": "other", "cid": 77, "tap": "cwh7", "address": ["10.78.0.1/24"]}
+    pair = Pair("native", config={"guests": [other, mine]})
+    pair.start(vm.HOST)
+    pair.wait_listening()
+    pair.start(vm.GUEST)
+    pair.ping()
+    found = {each["name"]: each["session"]["state"] for each in pair.status(vm.HOST)["guests"]}
+    vm.check(found == {"mine": "up", "other": "listening"}, f"{found}")
+    data["lane"] = pair.status(vm.GUEST)["session"]["lanes"][0]
+    pair.stop()
+
+    # A CID that no guest has is refused and counted. Loopback's is below the first that a guest can
+    # have, so accept_unknown does not take it either.
+    unknown = {"limit": 2, "tap_prefix": "cwh-u", "network4": "10.77.0.0/24"}
+    for config in ({"guests": [other]}, {"guests": [other], "accept_unknown": unknown}):
+        pair = Pair("native", config=config)
+        pair.start(vm.HOST)
+        pair.wait_listening()
+        pair.start(vm.GUEST)
+        vm.wait_until(lambda pair=pair: pair.status(vm.HOST)["refused"]["unknown_cid"] > 1, 10,
+                      "two connections to be refused")
+        vm.check(pair.state(vm.GUEST) == "connecting", "the framer is served")
+        names = [each["name"] for each in pair.status(vm.HOST)["guests"]]
+        vm.check(names == ["other"], f"{names}")
+        pair.stop()
+    return str(found)
+
+
+def publish_over_vsock(data):
+    """A published port is relayed over a vsock stream of its own, half-closes kept."""
+    vsock_port = 9443
+    config = {"guests": [{"name": "mine", "cid": guard.CID_LOCAL, "tap": TAP[vm.HOST],
+                          "publish": [f"tcp:127.0.0.1:8443=vsock:{vsock_port}"]}]}
+    pair = Pair("native", config=config)
+    pair.start(vm.HOST)
+    pair.wait_listening()
+    payload = os.urandom(4 << 20)
+    received = []
+
+    def serve(listener):
+        stream, _ = listener.accept()
+        with stream:
+            text = b""
+            while piece := stream.recv(65536):
+                text += piece
+            received.append(text)
+            stream.sendall(text[::-1])
+
+    with guard.vsock_socket() as listener:
+        listener.bind((socket.VMADDR_CID_ANY, vsock_port))
+        listener.listen()
+        thread = threading.Thread(target=serve, args=(listener,), daemon=True)
+        thread.start()
+        with vm.tcp_socket(vm.HOST) as client:
+            client.settimeout(60)
+            client.connect(("127.0.0.1", 8443))
+            client.sendall(payload)
+            client.shutdown(socket.SHUT_WR)
+            answer = b""
+            while piece := client.recv(65536):
+                answer += piece
+        thread.join(10)
+    vm.check(received == [payload], "the guest's side got something else")
+    vm.check(answer == payload[::-1], "the client got something else")
+    data["published"] = pair.status(vm.HOST)["published"]
+    return f"{len(payload) >> 20} MiB each way"
+
+
 def wait_closed(client, what):
     """Reads until the peer has closed; an answer before that (a refusal) is fine."""
     try:
@@ -272,5 +347,7 @@ SCENARIOS = [
     ("pair_lanes", lanes, 60),
     ("pair_wire_fallback", wire_fallback, 60),
     ("pair_wrong_peer", wrong_peer, 60),
+    ("host_guest_by_cid", guest_by_cid, 60),
+    ("host_publish_over_vsock", publish_over_vsock, 60),
     ("pair_throughput", throughput, 120),
 ]

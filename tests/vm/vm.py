@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scenarios need inside the machine: processes, two namespaces, the admin endpoint."""
 
+import ctypes
 import http.client
 import json
 import os
@@ -12,6 +13,8 @@ import time
 import guard
 
 guard.require_uml()
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 BIN = "/run/causeway/bin"
 LOGS = "/run/causeway/logs"
@@ -124,6 +127,17 @@ def make_namespaces():
     for name in (HOST, GUEST):
         run_checked(["/usr/sbin/ip", "netns", "add", name])
         run_checked(["/usr/sbin/ip", "-n", name, "link", "set", "lo", "up"])
+
+
+def tcp_socket(namespace):
+    """An IPv4 stream socket that lives in `namespace`, for this process: it stays where it was made."""
+    with open("/proc/self/ns/net", encoding="ascii") as own, \
+            open(f"/run/netns/{namespace}", encoding="ascii") as inside:
+        check(_libc.setns(inside.fileno(), 0) == 0, "setns")
+        try:
+            return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        finally:
+            check(_libc.setns(own.fileno(), 0) == 0, "setns back")
 
 
 def program(name, *flags):

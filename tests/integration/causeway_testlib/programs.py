@@ -62,8 +62,14 @@ class Process:
     def signal(self, number):
         self._popen.send_signal(number)
 
-    def kill9(self):
+    def kill9(self, with_broker=False):
+        """SIGKILL; a helper's broker, which would clean up behind it, first if asked for."""
         self.killed = True
+        if with_broker:
+            path = f"/proc/{self.pid}/task/{self.pid}/children"
+            with open(path, encoding="ascii") as children:
+                for child in children.read().split():
+                    os.kill(int(child), signal.SIGKILL)
         self._popen.kill()
         self._popen.wait(5)
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the relays of one thread share: buffers and pipes.
+//
+// A flow holds one only while it has bytes in it, so what is in use follows the connections whose
+// reader is slow, and idle connections hold nothing. Pipes and large buffers are bounded in number,
+// whatever clients and guests do; a flow that gets none does with a small buffer. The pool keeps
+// some of what comes back, so that in the steady state nothing is allocated and no pipe is made.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/os/unique_fd.hpp"
+
+namespace causeway::host {
+
+struct RelayBuffer {
+  std::unique_ptr<std::byte[]> bytes;
+  std::size_t size = 0;
+  [[nodiscard]] bool valid() const { return size != 0; }
+};
+
+struct RelayPipe {
+  UniqueFd reader;
+  UniqueFd writer;
+  std::size_t capacity = 0;  // bytes
+};
+
+class RelayPool {
+ public:
+  static constexpr std::size_t kSmallBuffer = std::size_t{16} * 1024;
+  static constexpr std::size_t kLargeBuffer = std::size_t{256} * 1024;
+  static constexpr std::size_t kMaxLargeBuffers = 64;  // 16 MiB
+  static constexpr std::size_t kMaxPipes = 128;        // in use and idle
+  static constexpr std::size_t kIdlePipes = 64;
+  static constexpr std::size_t kPipeSize = std::size_t{512} * 1024;
+  static constexpr std::size_t kSmallestPipe = std::size_t{64} * 1024;
+
+  // A large one only if there is one left.
+  RelayBuffer take_buffer(bool large);
+  void give_back(RelayBuffer buffer);
+
+  // None: there are enough already, or the system grants none of a useful size.
+  std::optional<RelayPipe> take_pipe();
+  // Keeps the pipe only if it is empty.
+  void give_back(RelayPipe pipe, bool empty);
+
+  [[nodiscard]] std::size_t pipes() const { return pipes_; }
+  [[nodiscard]] std::size_t idle_pipes() const { return idle_pipes_.size(); }
+
+ private:
+  static constexpr std::size_t kIdleSmallBuffers = 64;
+  static constexpr std::size_t kIdleLargeBuffers = 8;
+  std::vector<RelayBuffer> small_;
+  std::vector<RelayBuffer> large_;
+  std::size_t large_total_ = 0;
+  std::vector<RelayPipe> idle_pipes_;
+  std::size_t pipes_ = 0;
+};
+
+}  // namespace causeway::host
