@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -109,18 +110,37 @@ int Broker::run() {
       (void)channel_.send("{}");
       return 0;
     }
-    auto answer = handle(request);
-    if (!answer.error.empty()) {
-      answer.data = {{"error", answer.error}, {"code", answer.code}};
-      answer.fds.clear();
+    auto answer = handle_all(request);
+    auto sent = send(answer);
+    if (!sent && sent.error().code != EPIPE) {
+      answer = Answer::failed(sent.error());  // too much to hand over: the request failed, not we
+      sent = send(answer);
     }
-    if (auto sent = channel_.send(answer.data.dump(), answer.fds); !sent) {
+    if (!sent) {
       break;
     }
   }
   channel_.close();
   clean_up(false);
   return 0;
+}
+
+Result<void> Broker::send(Answer& answer) {
+  if (!answer.error.empty()) {
+    answer.data = {{"error", answer.error}, {"code", answer.code}};
+    answer.fds.clear();
+  }
+  return channel_.send(answer.data.dump(-1, ' ', false, Json::error_handler_t::replace),
+                       answer.fds);
+}
+
+// Whatever goes wrong in one request, the broker stays: it is what takes the rules away again.
+Broker::Answer Broker::handle_all(const Json& request) {
+  try {
+    return handle(request);
+  } catch (const std::exception& error) {
+    return Answer::failed(Error{std::string("broker: ") + error.what(), EIO});
+  }
 }
 
 Broker::Answer Broker::handle(const Json& request) {
@@ -313,7 +333,7 @@ Broker::Answer Broker::reload() {
     const std::string first = outcome.err.substr(0, outcome.err.find('\n'));
     return Answer::failed(Error{first.empty() ? "the configuration was refused" : first, EINVAL});
   }
-  HostConfig fresh = std::move(parser).finish();
+  HostConfig fresh = std::move(parser).finish();  // its rules have been checked with it
   // What cannot change while we run stays what it was.
   fresh.listen = config_.listen;
   fresh.instance = config_.instance;

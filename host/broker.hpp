@@ -57,7 +57,9 @@ class Broker {
     std::optional<net::Listener> listener;
   };
 
+  Answer handle_all(const Json& request);
   Answer handle(const Json& request);
+  Result<void> send(Answer& answer);
   Answer open_admin();
   Answer open_shared();
   Answer open_named(const std::string& name);

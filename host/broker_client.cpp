@@ -48,6 +48,8 @@ Result<BrokerClient::Reply> BrokerClient::call(const Json& request) {
   }
   auto received = channel_.receive(kPatience);
   if (!received) {
+    // A late answer would be taken for the next request's.
+    channel_.close();
     return broker_error(received.error().message);
   }
   if (!*received) {

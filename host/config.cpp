@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "host/broker.hpp"
+
 namespace causeway::host {
 
 namespace {
@@ -12,6 +14,7 @@ namespace {
 constexpr std::size_t kMaxName = 32;
 constexpr std::size_t kMaxResolvers = 3;  // what resolv.conf(5) takes
 constexpr std::uint32_t kMaxUnknown = 256;
+constexpr int kMaxStreamPorts = 64;  // what the broker hands over at once (Channel::kMaxFds)
 
 Result<void> check_name(std::string_view text) {
   const auto good = [](char c) {
@@ -138,7 +141,14 @@ Result<void> check_guest(const GuestConfig& guest) {
   if (guest.attach && !guest.link.addresses.empty()) {
     return wrong("attach: the TAP's addresses are someone else's, address has to go");
   }
+  std::set<std::string> published;
   for (const auto& publish : guest.publish) {
+    if (!published.insert(to_string(publish)).second) {
+      return wrong("publish: " + to_string(publish) + " is there twice");
+    }
+    if (!publish.over_tap() && publish.last - publish.first >= kMaxStreamPorts) {
+      return wrong("publish: " + to_string(publish) + ": a range of a stream has 64 ports at most");
+    }
     if (publish.over_tap()) {
       if (guest.bridge) {
         return wrong("publish: " + to_string(publish) +
@@ -153,6 +163,22 @@ Result<void> check_guest(const GuestConfig& guest) {
     }
   }
   return {};
+}
+
+// What nftables would be asked for has to make sense: check_rules() looks over all guests at once.
+Result<void> check_all_rules(const std::vector<const GuestConfig*>& guests) {
+  std::vector<GuestConfig> named;
+  for (const auto* guest : guests) {
+    named.push_back(*guest);
+    if (named.back().name.empty()) {
+      named.back().name = name_of(guest->tap());
+    }
+  }
+  std::vector<const GuestConfig*> all;
+  for (const auto& guest : named) {
+    all.push_back(&guest);
+  }
+  return check_rules(rule_set("check", all));
 }
 
 // The Nth subnet of `network` with two addresses in it; none when it does not fit.
@@ -279,7 +305,8 @@ Result<void> ConfigParser::check() const {
     if (single_.cid && !shared_vsock) {
       return Error{"cid: only connections on vsock have a CID", EINVAL};
     }
-    return check_guest(single_);
+    auto good = check_guest(single_);
+    return good ? check_all_rules({&single_}) : good;
   }
   if (single_.link.tap) {
     return Error{"cannot be together with tap: each guest has its own", EINVAL};
@@ -327,7 +354,7 @@ Result<void> ConfigParser::check() const {
       return last.error();
     }
   }
-  return {};
+  return check_all_rules(all);
 }
 
 HostConfig ConfigParser::finish() && {
@@ -393,6 +420,15 @@ Result<GuestConfig> unknown_guest(const UnknownGuests& unknown, std::uint32_t nu
 bool same_link(const GuestConfig& a, const GuestConfig& b) {
   return a.name == b.name && a.cid == b.cid && a.listen == b.listen && a.link == b.link &&
          a.attach == b.attach && a.bridge == b.bridge && a.max_handshakes == b.max_handshakes;
+}
+
+bool same_guest(const GuestConfig& a, const GuestConfig& b) {
+  return same_link(a, b) && a.guest_addresses == b.guest_addresses &&
+         a.guest_gateways == b.guest_gateways && a.resolvers == b.resolvers && a.nat == b.nat &&
+         texts(a.publish) == texts(b.publish) &&
+         a.egress.allow_by_default == b.egress.allow_by_default &&
+         texts(a.egress.allow) == texts(b.egress.allow) &&
+         texts(a.egress.deny) == texts(b.egress.deny);
 }
 
 }  // namespace causeway::host

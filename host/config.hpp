@@ -97,4 +97,7 @@ Result<GuestConfig> unknown_guest(const UnknownGuests& unknown, std::uint32_t nu
 // True when `b` needs no other TAP, listener or session than `a`: the rest is changed live.
 bool same_link(const GuestConfig& a, const GuestConfig& b);
 
+// True when nothing at all differs.
+bool same_guest(const GuestConfig& a, const GuestConfig& b);
+
 }  // namespace causeway::host

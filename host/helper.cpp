@@ -107,30 +107,30 @@ Result<void> Helper::open_guest(const GuestConfig& config) {
   if (!opened) {
     return opened.error();
   }
-  return adopt_guest(config, std::move(*opened));
+  auto adopted = adopt_guest(config, std::move(*opened));
+  if (!adopted) {
+    broker_.release(config.name);
+  }
+  return adopted;
 }
 
 Result<void> Helper::adopt_guest(const GuestConfig& config, OpenedGuest opened) {
-  auto guest = std::make_unique<Guest>(control_, config, std::move(opened.tap), opened.number);
   const std::string& name = config.name;
+  // Before there is a session, whose coroutines would have to be waited for.
+  std::optional<net::Listener> listener;
+  if (config.listen) {
+    auto own = own_listener(config, opened);
+    if (!own) {
+      return own.error();
+    }
+    listener = std::move(*own);
+  }
+  auto guest = std::make_unique<Guest>(control_, config, std::move(opened.tap), opened.number);
   guest->session.on_failure([this, name] { on_guest_failure(name); });
   log::info("guest '{}': TAP '{}' is up, MTU {}", name, guest->tap.name(), guest->tap.mtu());
-  if (config.listen) {
-    std::optional<Result<net::Listener>> listener;
-    std::function<Result<net::Listener>()> reopen;
-    if (std::holds_alternative<FdAddress>(config.listen->value)) {
-      listener = net::Listener::open(*config.listen, {});
-    } else if (opened.listener) {
-      listener = adopt_listener(std::move(*opened.listener));
-    }
-    if (!listener) {
-      return Error{"guest '" + name + "': no listener", EPROTO};
-    }
-    if (!*listener) {
-      return listener->error();
-    }
+  if (listener) {
     log::info("guest '{}': listening on {}", name, to_string(*config.listen));
-    guest->session.listen(std::move(**listener), reopen);
+    guest->session.listen(std::move(*listener), nullptr);
   } else {
     guest->session.wait_for_streams();
   }
@@ -138,6 +138,20 @@ Result<void> Helper::adopt_guest(const GuestConfig& config, OpenedGuest opened) 
   failed_.erase(name);
   guests_[name] = std::move(guest);
   return {};
+}
+
+Result<net::Listener> Helper::own_listener(const GuestConfig& config, OpenedGuest& opened) {
+  if (const auto* inherited = std::get_if<FdAddress>(&config.listen->value)) {
+    // Once only: the number may be another descriptor's by the time the guest is opened again.
+    if (!inherited_.insert(inherited->fd).second) {
+      return Error{to_string(*config.listen) + ": was inherited, and is used up", EBADF};
+    }
+    return net::Listener::open(*config.listen, {});
+  }
+  if (!opened.listener) {
+    return Error{"guest '" + config.name + "': no listener", EPROTO};
+  }
+  return adopt_listener(std::move(*opened.listener));
 }
 
 // One of several guests takes nobody along; the only one has nothing to go on for.
@@ -161,15 +175,21 @@ void Helper::close_guest(const std::string& name, const std::string& failure) {
   if (found == guests_.end()) {
     return;
   }
-  found->second->session.stop();
-  found->second->tap.close();
+  std::unique_ptr<Guest> guest;
+  {
+    // status() sees it no more before its TAP is closed.
+    const std::lock_guard lock(mutex_);
+    guest = std::move(found->second);
+    guests_.erase(found);
+    if (!failure.empty()) {
+      failed_[name] = failure;
+    }
+  }
+  guest->session.stop();
+  guest->tap.close();
   broker_.release(name);
   const std::lock_guard lock(mutex_);
-  closed_.push_back(std::move(found->second));
-  guests_.erase(found);
-  if (!failure.empty()) {
-    failed_[name] = failure;
-  }
+  closed_.push_back(std::move(guest));
 }
 
 // ---- who may connect ----
@@ -179,7 +199,7 @@ void Helper::take(UniqueFd stream) {
   if (!cid) {
     // Only a lone guest without a CID shares its listener with streams that have none.
     Guest* only = guests_.size() == 1 ? guests_.begin()->second.get() : nullptr;
-    if (only != nullptr && !only->config.cid) {
+    if (only != nullptr && !only->config.cid && !only->config.listen) {
       only->session.serve(std::move(stream));
     } else {
       refuse(refused_unknown_cid_, stream.get(), "it has no CID");
@@ -215,8 +235,9 @@ Helper::Guest* Helper::guest_of(std::uint32_t cid) {
     }
   }
   // A lone guest that names no CID takes any: what the flags alone describe.
-  if (guests_.size() == 1 && config_.unknown.limit == 0 && !guests_.begin()->second->config.cid) {
-    return guests_.begin()->second.get();
+  if (guests_.size() == 1 && config_.unknown.limit == 0) {
+    Guest& only = *guests_.begin()->second;
+    return only.config.cid || only.config.listen ? nullptr : &only;
   }
   return nullptr;
 }
@@ -240,9 +261,14 @@ Helper::Guest* Helper::admit_unknown(std::uint32_t cid) {
   }
   if (auto adopted = adopt_guest(*config, std::move(*opened)); !adopted) {
     log::error("{}", adopted.error().message);
+    broker_.release(config->name);
     return nullptr;
   }
-  log_rules(broker_.rules());
+  if (auto applied = broker_.rules(); !applied) {
+    log_rules(applied);
+    close_guest(config->name, {});  // nobody is served without his rules
+    return nullptr;
+  }
   return guests_.at(config->name).get();
 }
 
@@ -376,8 +402,15 @@ void Helper::change(HostConfig fresh) {
   for (const auto& name : names) {
     Guest& guest = *guests_.at(name);
     const auto found = wanted.find(name);
-    if (guest.number != 0 && fresh.unknown.limit >= guest.number) {
-      continue;
+    if (guest.number != 0) {
+      const auto again = unknown_guest(fresh.unknown, guest.number, *guest.config.cid);
+      const bool named =
+          std::any_of(fresh.guests.begin(), fresh.guests.end(),
+                      [&](const auto& each) { return each.cid == guest.config.cid; });
+      if (!named && again && guest.number <= fresh.unknown.limit &&
+          same_guest(guest.config, *again)) {
+        continue;
+      }
     }
     if (found == wanted.end() || !same_link(guest.config, *found->second)) {
       close_guest(name, {});
@@ -395,7 +428,7 @@ void Helper::change(HostConfig fresh) {
     config_.guests = fresh.guests;
     config_.unknown = fresh.unknown;
   }
-  unsigned added = 0;
+  std::vector<std::string> added;
   for (const auto& config : config_.guests) {
     if (guests_.count(config.name) != 0) {
       continue;
@@ -405,14 +438,19 @@ void Helper::change(HostConfig fresh) {
       const std::lock_guard lock(mutex_);
       failed_[config.name] = opened.error().message;
     } else {
-      ++added;
+      added.push_back(config.name);
     }
   }
-  log_rules(broker_.rules());
+  if (auto applied = broker_.rules(); !applied) {
+    log_rules(applied);
+    for (const auto& name : added) {  // the rules that stay do not know them
+      close_guest(name, applied.error().message);
+    }
+  }
   if (auto published = publish(); !published) {
     log::error("publish: {}", published.error().message);
   }
-  log::info("reloaded: {} guests closed, {} opened, {} kept", removed, added, changed);
+  log::info("reloaded: {} guests closed, {} opened, {} kept", removed, added.size(), changed);
 }
 
 // ---- once a second ----
@@ -462,6 +500,11 @@ void Helper::feed_watchdog() {
     guest->session.request_proofs();
   }
   proofs_wanted_ = true;
+}
+
+void Helper::fail() {
+  exit_code_ = bridge::kExitFailure;
+  stop();
 }
 
 void Helper::stop() {

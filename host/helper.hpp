@@ -50,6 +50,8 @@ class Helper {
   // SIGHUP. `args` are the program's.
   void reload(const std::vector<std::string>& args);
   void stop();
+  // Stops, and has the program end with a failure.
+  void fail();
   // Once the control thread has ended.
   [[nodiscard]] int exit_code() const { return exit_code_; }
 
@@ -64,6 +66,7 @@ class Helper {
   Result<net::Listener> shared_listener();
   Result<void> open_guest(const GuestConfig& config);
   Result<void> adopt_guest(const GuestConfig& config, OpenedGuest opened);
+  Result<net::Listener> own_listener(const GuestConfig& config, OpenedGuest& opened);
   void on_guest_failure(const std::string& name);
   // A `failure` is shown in the status until the next reload.
   void close_guest(const std::string& name, const std::string& failure);
@@ -87,6 +90,7 @@ class Helper {
   std::optional<net::Acceptor> shared_;
   StreamPublisher publisher_;
   std::set<std::string> published_;  // guest and specification of each stream entry that is served
+  std::set<int> inherited_;          // descriptors of fd:N guests that were taken
   LogBudget peer_log_;
   bool stopping_ = false;
   bool proofs_wanted_ = false;

@@ -164,12 +164,13 @@ int run_main(const HostConfig& config, BrokerClient& broker, Inherited inherited
   };
   signals.async_wait(on_signal);
   asio::posix::stream_descriptor broker_end(control, ::dup(broker.fd()));
-  broker_end.async_wait(asio::posix::stream_descriptor::wait_read,
-                        [](const asio::error_code& error) {
+  broker_end.async_wait(asio::posix::stream_descriptor::wait_error,
+                        [&](const asio::error_code& error) {
                           if (!error) {
-                            log::error(
-                                "the broker has ended: no reload, and the rules stay until "
-                                "the next start or --cleanup");
+                            // Its rules may be gone: nobody is served without them.
+                            log::error("the broker has ended, stopping");
+                            helper.fail();
+                            control.stop();
                           }
                         });
   inherited.notifier.ready();

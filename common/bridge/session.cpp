@@ -88,6 +88,9 @@ proto::Hello Session::hello(unsigned lane) const {
 // A queue is in use while its lane is up. With no lane up one queue keeps what the kernel sends in
 // the meantime, so that a short gap costs no retransmission.
 void Session::use_queues() {
+  if (stopping_) {
+    return;  // the TAP may be closed by now
+  }
   const bool any = any_running();
   for (unsigned pass = 0; pass < 2; ++pass) {  // those that come into use first: never none
     for (unsigned i = 0; i < lanes_.size(); ++i) {
@@ -158,6 +161,7 @@ Result<void> Session::attach(unsigned index, UniqueFd stream, Greeting greeting)
     use_queues();
     return started.error();
   }
+  ++ends_expected_;
   use_queues();
   if (peer_log_.take()) {
     log::info("lane {} connected to {}: {} wire{}, frames up to {} bytes{}", index,
@@ -196,6 +200,7 @@ void Session::set_idle() {
 }
 
 void Session::on_lane_end(unsigned index, LaneEnd end) {
+  --ends_expected_;
   count_end(end.reason);
   if (end.reason == EndReason::replaced) {
     const std::lock_guard lock(status_mutex_);
@@ -286,6 +291,9 @@ void Session::set_offer(std::optional<proto::Offer> offer) {
 }
 
 void Session::take_offer(std::span<const std::byte> json) {
+  if (offered_ == nullptr) {
+    return;  // a listening side takes none
+  }
   const auto decoded = proto::decode_offer(json);
   if (const auto* offer = std::get_if<proto::Offer>(&decoded)) {
     take_offer(*offer);

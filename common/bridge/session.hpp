@@ -100,6 +100,8 @@ class Session {
   void set_offer(std::optional<proto::Offer> offer);
   // Connecting side: called on the control thread with each offer that differs from the last.
   void on_offer(std::function<void(const proto::Offer&)> handler) { offered_ = std::move(handler); }
+  // The last offer could not be applied: the next is handed over even if it is the same.
+  void forget_offer() { offer_.reset(); }
   [[nodiscard]] bool has_offer() const { return offer_.has_value(); }
   // Connecting side: called on the control thread each time a connection is up, and its offer
   // taken.
@@ -110,7 +112,9 @@ class Session {
   // Ends all lanes and stops listening; from the control thread.
   void stop();
   // True once a stopped session has nothing left on the control thread: it may be destroyed.
-  [[nodiscard]] bool finished() const { return stopping_ && coroutines_ == 0; }
+  [[nodiscard]] bool finished() const {
+    return stopping_ && coroutines_ == 0 && ends_expected_ == 0;
+  }
   // Asks each lane that is up to show that its thread runs; proven() tells whether all have since
   // the last request. For a watchdog that is fed from the data loop.
   void request_proofs();
@@ -172,6 +176,7 @@ class Session {
   proto::Wire wire_ = proto::Wire::plain;
   unsigned agreed_lanes_ = 1;
   unsigned coroutines_ = 0;     // running on the control thread
+  unsigned ends_expected_ = 0;  // handlers of lanes that were started
   unsigned greeting_ = 0;       // connections being greeted
   unsigned not_native_ = 0;     // answers in a row that were not native
   bool native_seen_ = false;    // the peer has spoken native before

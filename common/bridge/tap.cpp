@@ -146,7 +146,7 @@ Result<void> Tap::set_offloads(const Offloads& wanted) {
 }
 
 Result<void> Tap::use_queue(unsigned index, bool in_use) {
-  if (queues_.size() == 1 || in_use_.at(index) == in_use) {
+  if (queues_.size() <= 1 || in_use_.at(index) == in_use) {
     return {};
   }
   ifreq request{};

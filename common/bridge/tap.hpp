@@ -61,7 +61,10 @@ class Tap {
   // The TAP's descriptors and what is known of it, to hand to another process.
   [[nodiscard]] Parts release() &&;
   // Closes the queues: a TAP that we created goes away. Not while a lane runs.
-  void close() { queues_.clear(); }
+  void close() {
+    queues_.clear();
+    in_use_.clear();
+  }
 
   [[nodiscard]] int queue(unsigned index) const { return queues_.at(index).get(); }
   [[nodiscard]] unsigned queue_count() const { return static_cast<unsigned>(queues_.size()); }

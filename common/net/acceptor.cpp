@@ -48,7 +48,7 @@ Acceptor::Acceptor(asio::io_context& context, Listener listener, AcceptorHandler
                    AcceptorTimes times)
     : state_(std::make_shared<State>(context, std::move(listener), std::move(handlers), times)) {
   asio::co_spawn(context, run(state_), asio::detached);
-  if (is_vsock(state_->listener->fd()) && state_->handlers.reopen &&
+  if ((times.renew_any || is_vsock(state_->listener->fd())) && state_->handlers.reopen &&
       state_->handlers.misses_somebody) {
     asio::co_spawn(context, renew(state_), asio::detached);
   }
@@ -71,17 +71,17 @@ void Acceptor::reopen(State& state) {
   if (!state.handlers.reopen) {
     return;
   }
-  // The old one goes first: two sockets cannot have one address. Until a new one is there the dead
-  // duplicate stays in `descriptor`, and the next failure comes back here.
+  // The old one goes first, its duplicate too: two sockets cannot have one address. Closing wakes
+  // run(), which looks again.
+  asio::error_code ignored;
   state.listener.reset();
+  state.descriptor.close(ignored);
   auto opened = state.handlers.reopen();
   if (!opened) {
     state.handlers.fault(opened.error().message);
     return;
   }
   state.listener = std::move(*opened);
-  asio::error_code ignored;
-  state.descriptor.close(ignored);  // wakes run(), which looks again
   state.descriptor.assign(duplicate(state.listener->fd()), ignored);
   ++state.renewals;
 }
@@ -89,8 +89,16 @@ void Acceptor::reopen(State& state) {
 asio::awaitable<void> Acceptor::run(std::shared_ptr<State> state) {
   unsigned failures = 0;
   while (!state->ended) {
-    const int fd = state->listener ? state->listener->fd() : -1;
-    UniqueFd stream(::accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!state->listener) {  // the last attempt to make another failed
+      state->timer.expires_after(state->times.pause);
+      co_await state->timer.async_wait(as_result);
+      if (!state->ended) {
+        reopen(*state);
+      }
+      continue;
+    }
+    UniqueFd stream(
+        ::accept4(state->listener->fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (stream.valid()) {
       failures = 0;
       tune_stream(stream.get());

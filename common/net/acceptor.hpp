@@ -31,6 +31,7 @@ struct AcceptorTimes {
   std::chrono::milliseconds pause{100};       // after a failure
   unsigned failures = 10;                     // in a row, until the socket is made anew
   std::chrono::milliseconds renewal{30'000};  // of a vsock listener while somebody is missed
+  bool renew_any = false;                     // of other kinds too, which need it not
 };
 
 class Acceptor {

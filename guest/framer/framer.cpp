@@ -136,14 +136,17 @@ class Framer {
       log::error("offer not applied: {}", applied.error().message);
       return std::nullopt;
     }
-    for (const auto& text : applied->changes) {
-      log::info("network: {}", text);
-    }
-    for (const auto& text : applied->refused) {
-      log::warn("offer refused: {}", text);
-    }
-    for (const auto& text : applied->failed) {
-      log::error("offer not applied: {}", text);
+    // A host that offers something else again and again does not fill the log.
+    if (offer_log_.take()) {
+      for (const auto& text : applied->changes) {
+        log::info("network: {}", text);
+      }
+      for (const auto& text : applied->refused) {
+        log::warn("offer refused: {}", text);
+      }
+      for (const auto& text : applied->failed) {
+        log::error("offer not applied: {}", text);
+      }
     }
     if (applied->mtu_changed) {
       tap_.note_mtu(applied->mtu);
@@ -153,6 +156,9 @@ class Framer {
 
   void take_offer(const proto::Offer& offer) {
     const auto applied = apply(offer);
+    if (!applied || !applied->failed.empty()) {
+      session_.forget_offer();  // tried again with the next connection
+    }
     if (applied && applied->mtu_changed) {
       session_.renew();  // both sides agree on the new MTU
     }
@@ -205,6 +211,7 @@ class Framer {
   std::optional<Supervisor> supervisor_;
   std::mutex status_mutex_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  LogBudget offer_log_;
   bool waits_for_offer_ = false;
   bool application_started_ = false;
   bool warned_ = false;

@@ -24,6 +24,25 @@ constexpr std::string_view kIpv6 = "ipv6";
 constexpr std::string_view kLocalnet = "localnet:";
 constexpr std::string_view kStateSuffix = ".state";
 constexpr std::string_view kNoValue = "-";
+
+// What this file ever sets. The state may be written by a process of the same user that a guest has
+// taken over, so that nothing else is taken from it.
+bool is_ours_to_set(std::string_view key) {
+  constexpr std::array<std::string_view, 4> kSwitches = {"forwarding", "accept_redirects",
+                                                         "accept_ra", "route_localnet"};
+  if (key == "net/ipv4/ip_forward") return true;
+  if (!key.starts_with("net/ipv4/conf/") && !key.starts_with("net/ipv6/conf/")) return false;
+  const std::string_view rest = key.substr(std::string_view("net/ipv4/conf/").size());
+  const auto slash = rest.find('/');
+  if (slash == std::string_view::npos || slash == 0 || rest.substr(0, slash).starts_with('.')) {
+    return false;
+  }
+  return std::find(kSwitches.begin(), kSwitches.end(), rest.substr(slash + 1)) != kSwitches.end();
+}
+
+bool is_switch_value(std::string_view text) {
+  return text == "0" || text == "1" || text == "2" || text == kNoValue;
+}
 constexpr std::size_t kMaxState = 1 << 20;  // bytes of a state file
 // Other instances hold the lock on the switches for a few file accesses only.
 constexpr std::chrono::milliseconds kShort{5000};
@@ -295,8 +314,8 @@ Result<Forwarding::Groups> Forwarding::read_state(const std::string& instance) c
     std::istringstream words(line);
     std::string group;
     Step step;
-    if (!(words >> group >> step.key >> step.found >> step.ours) ||
-        !step.key.starts_with("net/ipv") || step.key.find("..") != std::string::npos) {
+    if (!(words >> group >> step.key >> step.found >> step.ours) || !is_ours_to_set(step.key) ||
+        !is_switch_value(step.found) || !is_switch_value(step.ours)) {
       return Error{state_path(instance).string() + ": cannot make sense of " + line};
     }
     if (step.ours == kNoValue) step.ours.clear();

@@ -149,6 +149,39 @@ def test_reload_adds_changes_and_removes_without_disturbing_the_others(guests):
     assert first.status()["session"]["connections_total"] == before
 
 
+def test_a_guest_with_lanes_is_opened_again(guests):
+    """Its lanes' ends are still to be handled when its TAP is gone already."""
+    guests.write(guests.entry(1), guests.entry(2, lanes=3))
+    guests.start_host()
+    guests.start_guest(1)
+    guests.start_guest(2, "--lanes", "3")
+    guests.wait_up("app1", "app2")
+    for mtu in (9000, 1500, 4000):
+        wait_until(lambda: [lane["state"] for lane in guests.guest("app2")["session"]["lanes"]]
+                   == ["up"] * 3, "three lanes are up", 15 * SLOW)
+        guests.write(guests.entry(1), guests.entry(2, lanes=3, mtu=mtu))
+        guests.reload()
+        guests.wait_up("app2")
+        guests.reaches(2)
+        guests.reaches(1)
+    assert guests.guest("app1")["session"]["connections_total"] == 1
+
+
+def test_rules_that_contradict_each_other_are_refused_before_anything_changes(guests):
+    guests.write(guests.entry(1, publish=["tcp:0.0.0.0:8443=tcp:443"]))
+    guests.start_host()
+    guests.start_guest(1)
+    guests.wait_up("app1")
+    before = guests.host_ns.run("nft", "list", "ruleset").stdout
+    guests.write(guests.entry(1, publish=["tcp:0.0.0.0:8443=tcp:443"]),
+                 guests.entry(2, publish=["tcp:0.0.0.0:8443=tcp:443"]))
+    guests.reload()
+    assert "8443" in guests.host.status()["reload_error"]
+    assert guests.guest("app2") is None
+    assert "cw-app2" not in guests.host_ns.links()
+    assert guests.host_ns.run("nft", "list", "ruleset").stdout == before
+
+
 @pytest.mark.parametrize("text, words", [
     ("{", ["syntax"]),
     ('{"guests": [{"name": "app1"}]}', ["guests"]),

@@ -130,6 +130,27 @@ TEST_CASE("a reopening that fails is tried again") {
   CHECK(f.opened == 3);
 }
 
+TEST_CASE("while somebody is missed the listener is made anew, and serves") {
+  Fixture f;
+  auto listener = f.place.open();
+  REQUIRE(listener);
+  bool missed = true;
+  auto handlers = f.handlers();
+  handlers.misses_somebody = [&missed] { return missed; };
+  const Acceptor acceptor(f.context, std::move(*listener), std::move(handlers),
+                          {.pause = 1ms, .renewal = 5ms, .renew_any = true});
+  CHECK(f.run_until([&] { return acceptor.renewals() >= 3; }));
+  CHECK(f.faults.empty());  // the address was free each time
+  missed = false;
+  f.context.run_for(30ms);
+  f.context.restart();
+  const auto before = acceptor.renewals();
+  const UniqueFd client = f.place.connect();
+  REQUIRE(client.valid());
+  CHECK(f.run_until([&] { return f.taken.size() == 1; }));
+  CHECK(acceptor.renewals() == before);
+}
+
 TEST_CASE("an acceptor that is destroyed closes its listener") {
   Fixture f;
   auto listener = f.place.open();

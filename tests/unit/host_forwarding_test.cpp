@@ -264,6 +264,18 @@ TEST_CASE("forwarding: after an error all is as before") {
   std::ofstream(machine.state() / "one.state")
       << "causeway-host 1 boot-1 0\nipv4 ../../etc/passwd 0 1\n";
   CHECK(one.apply(kNothing));
+
+  // Of this boot, but with a switch or a value that is none of ours: nothing is taken from it.
+  for (const char* line :
+       {"ipv4 net/ipv4/conf/all/rp_filter 1 0", "ipv4 net/ipv4/ip_forward 7 1",
+        "ipv4 net/ipv4/conf/../../ip_forward 0 1", "ipv4 net/ipv6/conf/all/seg6_enabled 1 0"}) {
+    CAPTURE(line);
+    REQUIRE(one.apply(ForwardingNeeds{.v4 = true, .v6 = false, .route_localnet = {}, .taps = {}}));
+    { std::ofstream(machine.state() / "one.state", std::ios::app) << line << "\n"; }
+    CHECK_FALSE(one.apply(kNothing));
+    std::filesystem::remove(machine.state() / "one.state");
+    machine.set(kIpForward, "0");
+  }
 }
 
 TEST_CASE("forwarding: one living process an instance") {

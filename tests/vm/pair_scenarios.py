@@ -215,7 +215,10 @@ def guest_by_cid(data):
     # A CID that no guest has is refused and counted. Loopback's is below the first that a guest can
     # have, so accept_unknown does not take it either.
     unknown = {"limit": 2, "tap_prefix": "cwh-u", "network4": "10.77.0.0/24"}
-    for config in ({"guests": [other]}, {"guests": [other], "accept_unknown": unknown}):
+    # A lone guest with a listener of its own is not reached through the shared one either.
+    own = {"name": "own", "listen": "unix:/run/causeway/own.wire", "tap": "cwh8"}
+    for config in ({"guests": [other]}, {"guests": [other], "accept_unknown": unknown},
+                   {"guests": [own]}):
         pair = Pair("native", config=config)
         pair.start(vm.HOST)
         pair.wait_listening()
@@ -224,7 +227,7 @@ def guest_by_cid(data):
                       "two connections to be refused")
         vm.check(pair.state(vm.GUEST) == "connecting", "the framer is served")
         names = [each["name"] for each in pair.status(vm.HOST)["guests"]]
-        vm.check(names == ["other"], f"{names}")
+        vm.check(names == [each["name"] for each in config["guests"]], f"{names}")
         pair.stop()
     return str(found)
 
