@@ -85,7 +85,8 @@ Json render_session(const bridge::Session::Status& status) {
                {"lanes", std::move(lanes)},
                {"connections_total", status.connections_total},
                {"replaced_total", status.replaced_total},
-               {"connect_failures_total", status.connect_failures_total}};
+               {"connect_failures_total", status.connect_failures_total},
+               {"offers_ignored_total", status.offers_ignored_total}};
   if (!status.id.empty()) {
     json["id"] = status.id;
   }

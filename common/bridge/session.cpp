@@ -291,13 +291,21 @@ void Session::set_offer(std::optional<proto::Offer> offer) {
 }
 
 void Session::take_offer(std::span<const std::byte> json) {
+  const auto ignore = [this] {
+    const std::lock_guard lock(status_mutex_);
+    ++status_.offers_ignored_total;
+  };
   if (offered_ == nullptr) {
-    return;  // a listening side takes none
+    ignore();  // a listening side takes none
+    return;
   }
   const auto decoded = proto::decode_offer(json);
   if (const auto* offer = std::get_if<proto::Offer>(&decoded)) {
     take_offer(*offer);
-  } else if (peer_log_.take()) {
+    return;
+  }
+  ignore();
+  if (peer_log_.take()) {
     log::warn("an offer from the helper is not valid ({}), ignoring it{}",
               to_string(std::get<proto::HelloError>(decoded)), peer_log_.suppressed_text());
   }

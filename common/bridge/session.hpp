@@ -81,6 +81,7 @@ class Session {
     std::uint32_t mtu = 0, max_frame = 0;
     std::vector<LaneStatus> lanes;
     std::uint64_t connections_total = 0, replaced_total = 0, connect_failures_total = 0;
+    std::uint64_t offers_ignored_total = 0;  // malformed, or from a side that has none to make
     std::array<std::uint64_t, kEndReasons> ended{};
     std::string last_error;
     Offloads offloads;  // of the TAP, as switched on

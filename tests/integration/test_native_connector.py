@@ -240,6 +240,24 @@ def test_bye_from_the_listener(listening, reason, counted):
     assert guest.ended(counted) == 1
 
 
+@pytest.mark.parametrize("body", [
+    b"{", b"[]", b"{}" + bytes(100), b'{"mtu": "1500"}', b'{"address4": 7}', b'{"mtu": 1, "mtu": 2}',
+    b'{"address4": "' + b"1" * 65 + b'/24"}', b'{"resolvers": [' + b'"10.0.0.1",' * 9 + b'"::"]}',
+    b"[" * 2000])
+def test_malformed_offers_are_counted_and_change_nothing(listening, body):
+    """However many of them: only the latest is looked at, and the process does not grow."""
+    guest, listener = listening("native")
+    with listener.accept_and_agree() as peer:
+        assert peer.ping(GUEST_IP)
+        before = guest.peak_rss()
+        peer.send(wire.encode_record(2, b"\x04" + body) * 500)
+        assert peer.proves_alive(8, 10 * SLOW)
+        assert peer.ping(GUEST_IP)
+        wait_until(lambda: guest.status()["session"]["offers_ignored_total"] > 0, "it is counted")
+        assert guest.peak_rss() < before + 4 * 1024 * 1024
+        assert guest.running()
+
+
 def test_sessions_of_two_runs_differ(listening):
     sessions = set()
     for _ in range(3):
