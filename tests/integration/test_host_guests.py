@@ -18,7 +18,8 @@ import pytest
 
 from causeway_testlib.namespaces import Namespace
 from causeway_testlib.payload import Transfer
-from causeway_testlib.programs import SLOW, Program, program_path
+from causeway_testlib.admin import Admin
+from causeway_testlib.programs import SLOW, Process, Program, program_path
 from causeway_testlib.waiting import wait_until
 
 MIB = 1 << 20
@@ -247,6 +248,63 @@ def test_the_process_that_sees_guest_bytes_has_no_privilege(guests):
         for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
             assert int(fields[name], 16) == 0, f"{name} of thread {thread}: {fields[name]}"
         assert fields["NoNewPrivs"].strip() == "1"
+
+
+def test_a_tap_of_someone_elses_needs_no_privilege_at_all(guests):
+    """attach: the helper runs as nobody, without a capability, and leaves the TAP as it was."""
+    ns = guests.host_ns
+    ns.run("ip", "tuntap", "add", "mode", "tap", "user", "65534", "name", "cw-own")
+    ns.run("ip", "addr", "add", "10.81.9.1/24", "dev", "cw-own")
+    ns.run("ip", "link", "set", "cw-own", "up", "mtu", "1400")
+    before = ns.links()["cw-own"]
+    guests.directory.chmod(0o777)
+    admin = guests.directory / "own.admin"
+    # A machine's /dev/net/tun may be root's alone; most let anybody open it, as this copy does.
+    tun = guests.directory / "tun"
+    ns.run("mknod", tun, "c", "10", "200")
+    tun.chmod(0o666)
+    own_tun = ["unshare", "--mount", "sh", "-c",
+               f"mount --bind {tun} /dev/net/tun && exec \"$@\"", "sh"]
+    wrap = [*own_tun, "setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all",
+            "--bounding-set=-all", "--no-new-privs"]
+    # A copy that nobody may reach and run, whatever the permissions of the build directory.
+    copy = guests.directory / "causeway-host"
+    shutil.copy(program_path("causeway-host"), copy)
+    copy.chmod(0o755)
+    helper = Process(ns, [*wrap, copy, "--listen",
+                          f"unix:{guests.socket(9)}", "--tap", "cw-own", "--attach", "--admin",
+                          f"unix:{admin}"], guests.directory / "own.log")
+    guests.programs.append(helper)
+    wait_until(lambda: Admin(admin).status()["tap"]["mtu"] == 1400, "the helper answers", 10 * SLOW)
+    guests.namespaces[9] = Namespace("guest9")
+    guest = Program(guests.namespaces[9], "causeway-guest",
+                    ["--connect", f"unix:{guests.socket(9)}", "--tap", "eth0", "--address",
+                     "10.81.9.2/24"], guests.directory / "guest9.admin",
+                    guests.directory / "guest9.log")
+    guests.programs.append(guest)
+    guests.reaches(9)
+    assert helper.terminate()[0] == 0
+    after = ns.links()["cw-own"]
+    assert (after["address"], after["mtu"]) == (before["address"], 1400)
+    # The kernel gives it a link-local address once it is carried.
+    assert [each["local"] for each in after["addr_info"] if each["scope"] == "global"] == [
+        "10.81.9.1"]
+
+
+def test_a_bridged_guest_is_in_the_bridges_network(guests):
+    ns = guests.host_ns
+    if ns.run("ip", "link", "add", "br0", "type", "bridge", check=False).returncode != 0:
+        pytest.skip("this kernel has no bridges")
+    ns.run("ip", "addr", "add", "10.81.1.1/24", "dev", "br0")
+    ns.run("ip", "link", "set", "br0", "up")
+    guests.write(guests.entry(1, address=[], bridge="br0", guest_gateway=["10.81.1.1"]))
+    guests.start_host()
+    guests.start_guest(1)
+    guests.wait_up("app1")
+    assert ns.links()["cw-app1"]["master"] == "br0"
+    guests.reaches(1)
+    routes = guests.namespaces[1].run("ip", "route", "show", "default").stdout
+    assert "via 10.81.1.1" in routes
 
 
 def test_two_helpers_of_one_instance_are_one_too_many(guests):
