@@ -19,7 +19,7 @@ import pytest
 from causeway_testlib.namespaces import Namespace
 from causeway_testlib.payload import Transfer
 from causeway_testlib.admin import Admin
-from causeway_testlib.programs import SLOW, Process, Program, program_path
+from causeway_testlib.programs import SANITIZED, SLOW, Process, Program, program_path
 from causeway_testlib.waiting import wait_until
 
 MIB = 1 << 20
@@ -348,7 +348,8 @@ def test_a_guest_that_floods_garbage_harms_nobody_else(guests):
             transfer.check()
         memory = host.peak_rss()
         time.sleep(2)  # the flood goes on: what it takes is there by now
-        assert host.peak_rss() < memory + 2 * MIB
+        # A sanitizer keeps what was freed for a while.
+        assert SANITIZED or host.peak_rss() < memory + 2 * MIB
     finally:
         ended.set()
         for thread in threads:
@@ -356,7 +357,7 @@ def test_a_guest_that_floods_garbage_harms_nobody_else(guests):
     status = guests.host.status()
     assert sum(guests.guest("app2")["ended"].values()) > 100
     assert guests.guest("app1")["session"]["connections_total"] == 1
-    assert host.peak_rss() < 24 * MIB, status
+    assert SANITIZED or host.peak_rss() < 24 * MIB, status
 
 
 def test_four_guests_get_a_fair_share_each(guests):

@@ -12,7 +12,7 @@ import pytest
 
 import wire_codec as wire
 from causeway_testlib.pair import GUEST_IP
-from causeway_testlib.programs import SLOW
+from causeway_testlib.programs import SANITIZED, SLOW
 from causeway_testlib.waiting import wait_until
 from causeway_testlib.wire import RawPeer, frame_of, record
 from native_peer import PEER_IP, NativeListener, hello_of, new_session
@@ -254,7 +254,7 @@ def test_malformed_offers_are_counted_and_change_nothing(listening, body):
         assert peer.proves_alive(8, 10 * SLOW)
         assert peer.ping(GUEST_IP)
         wait_until(lambda: guest.status()["session"]["offers_ignored_total"] > 0, "it is counted")
-        assert guest.peak_rss() < before + 4 * 1024 * 1024
+        assert SANITIZED or guest.peak_rss() < before + 4 * 1024 * 1024
         assert guest.running()
 
 
