@@ -77,7 +77,7 @@ class Helper {
   void forget_unknown();
   static void log_rules(const Result<void>& applied);
   Result<void> publish();
-  void change(HostConfig fresh);
+  void change(const HostConfig& fresh);
   asio::awaitable<void> tick();
   void feed_watchdog();
   void bury();

@@ -31,6 +31,7 @@
 
 #include "common/net/socket_address.hpp"
 #include "common/net/stream.hpp"
+#include "common/os/blocked_signals.hpp"
 
 namespace causeway::admin {
 
@@ -178,17 +179,12 @@ Result<void> Server::Impl::run(UniqueFd fd) {
   if (!stopping.valid()) {
     return system_error("admin endpoint: eventfd");
   }
-  // Signals belong to the control thread; threads inherit the mask of this moment.
-  sigset_t all;
-  sigset_t mask;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &mask);
+  const BlockedSignals blocked;
   pool = std::make_unique<httplib::ThreadPool>(kThreads);
   thread = std::thread([this] {
     pthread_setname_np(pthread_self(), "admin");
     accept_loop();
   });
-  pthread_sigmask(SIG_SETMASK, &mask, nullptr);
   return {};
 }
 

@@ -3,9 +3,10 @@
 
 #include <pthread.h>
 
-#include <csignal>
 #include <system_error>
 #include <utility>
+
+#include "common/os/blocked_signals.hpp"
 
 namespace causeway::bridge {
 
@@ -28,11 +29,7 @@ Result<void> Lane::start(UniqueFd stream, const PumpSettings& settings,
   }
   pump_control_ = std::move(*pump_control);
   stream_ = std::move(stream);
-  // Signals belong to the control thread; the new thread inherits the mask of this moment.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const BlockedSignals blocked;
   Result<void> result;
   try {
     thread_ = std::thread(&Lane::thread_main, this, ++generation_, settings, std::move(prefill));
@@ -41,7 +38,6 @@ Result<void> Lane::start(UniqueFd stream, const PumpSettings& settings,
     stream_.reset();
     result = Error{"lane thread: " + std::string(error.what()), error.code().value()};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return result;
 }
 

@@ -22,6 +22,7 @@
 #include "common/log.hpp"
 #include "common/net/asio.hpp"
 #include "common/net/socket_address.hpp"
+#include "common/os/blocked_signals.hpp"
 
 namespace causeway::host {
 
@@ -302,11 +303,7 @@ Result<void> StreamPublisher::start() {
   if (!impl.spare.valid()) return system_error("/dev/null");
   impl.work.emplace(impl.io.get_executor());
   asio::co_spawn(impl.io, impl.keep_ticking(), ended_badly);
-  // Signals belong to the control thread. SIGPIPE too: splice() cannot be told not to raise it.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
+  const BlockedSignals blocked;  // SIGPIPE too: splice() cannot be told not to raise it
   Result<void> result;
   try {
     impl.thread = std::thread([&impl] {
@@ -316,7 +313,6 @@ Result<void> StreamPublisher::start() {
   } catch (const std::system_error& error) {
     result = Error{std::string("publishing: no thread: ") + error.what(), error.code().value()};
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return result;
 }
 
