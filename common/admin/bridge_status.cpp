@@ -13,7 +13,6 @@ namespace causeway::admin {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using bridge::Counter;
 using bridge::LaneCounters;
 
 struct NamedCounter {

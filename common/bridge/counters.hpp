@@ -5,25 +5,14 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <string_view>
 
+#include "common/counter.hpp"
 #include "proto/offload.hpp"
 #include "proto/segment.hpp"
 
 namespace causeway::bridge {
-
-class Counter {
- public:
-  void add(std::uint64_t amount = 1) {
-    value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-  }
-  [[nodiscard]] std::uint64_t get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::uint64_t> value_{0};
-};
 
 // Why a frame was dropped; the connection goes on. Three lists laid end to end: what the TAP
 // refuses, why a received super-frame is not written (proto::OffloadDrop), and why a frame from

@@ -106,10 +106,10 @@ bool Connection::start_relay(UniqueFd target, const std::optional<ProxyV2Header>
   if (!adopt(target_, std::move(target))) return false;
   const int client = client_.native_handle();
   const bool splice = family != AF_VSOCK;
-  const FlowOptions to_guest{.max_write = net::default_max_write(fd), .splice = splice};
-  const FlowOptions to_client{.splice = splice};
-  up_.emplace(context_.pool, client, fd, to_guest, counters_.bytes_to_guest);
-  down_.emplace(context_.pool, fd, client, to_client, counters_.bytes_to_client);
+  const relay::FlowOptions to_guest{.max_write = net::default_max_write(fd), .splice = splice};
+  const relay::FlowOptions to_client{.splice = splice};
+  up_.emplace(context_.pool, gate_, client, fd, to_guest);
+  down_.emplace(context_.pool, gate_, fd, client, to_client);
   if (header) up_->put_first(header->bytes());
   moved_ = Clock::now();
   return true;
@@ -120,26 +120,29 @@ asio::awaitable<void> Connection::relay() {
   co_await (carry(*up_, client_, target_, true) && carry(*down_, target_, client_, false));
 }
 
-asio::awaitable<void> Connection::carry(Flow& flow, Descriptor& from, Descriptor& to,
+asio::awaitable<void> Connection::carry(relay::Flow& flow, Descriptor& from, Descriptor& to,
                                         bool to_target) {
   while (ended_ == Ended::no) {
-    switch (flow.advance()) {
-      case Flow::Step::wait_read:
+    const auto step = flow.advance();
+    (to_target ? counters_.bytes_to_guest : counters_.bytes_to_client) += flow.take_written();
+    switch (step) {
+      case relay::Flow::Step::wait_read:
         co_await from.async_wait(Wait::wait_read, net::as_result);
         break;
-      case Flow::Step::wait_write:
+      case relay::Flow::Step::wait_write:
         co_await to.async_wait(Wait::wait_write, net::as_result);
         break;
-      case Flow::Step::yield:
+      case relay::Flow::Step::yield:
         co_await asio::post(asio::use_awaitable);
         break;
-      case Flow::Step::finished:
+      case relay::Flow::Step::finished:
         co_return;
-      case Flow::Step::broken:
+      case relay::Flow::Step::broken:
         broken_ = true;
         if (!to_target) end(Ended::reset);
         co_return;
-      case Flow::Step::failed:
+      case relay::Flow::Step::source_failed:
+      case relay::Flow::Step::sink_failed:
         end(Ended::reset);
         co_return;
     }

@@ -2,7 +2,7 @@
 // Theory of operation: one published connection, from its accept to its end.
 //
 // run() reaches the target, trying again while the guest is not listening yet, then relays: one
-// coroutine per direction drives a Flow (flow.hpp). end() ends it from outside, at any time.
+// coroutine per direction drives a Flow (common/relay/flow.hpp). end() ends it from outside, at any time.
 //
 //   - An end of the stream on one side becomes a half-close on the other; once both directions are
 //     through, both sockets are closed in the ordinary way.
@@ -27,9 +27,9 @@
 #include "common/net/stream.hpp"
 #include "common/os/unique_fd.hpp"
 #include "common/result.hpp"
-#include "host/publish/flow.hpp"
+#include "common/relay/flow.hpp"
 #include "host/publish/proxy_v2.hpp"
-#include "host/publish/relay_pool.hpp"
+#include "common/relay/relay_pool.hpp"
 
 namespace causeway::host {
 
@@ -46,7 +46,7 @@ struct PublishCounters {
 
 // What connections of one publisher share. One thread.
 struct RelayContext {
-  RelayPool pool;
+  relay::RelayPool pool;
   LogBudget log;
 };
 
@@ -62,6 +62,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // How long the guest may take to start listening, and one attempt.
   static constexpr std::chrono::milliseconds kReach{5000};
   static constexpr std::chrono::milliseconds kAttempt{2000};
+  static constexpr std::uint64_t kSpliceAfter = std::uint64_t{64} * 1024;  // bytes
 
   // `what` names the published port in log lines. The counters outlive the connection.
   Connection(asio::io_context& io, RelayContext& context, PublishCounters& counters,
@@ -84,7 +85,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   asio::awaitable<Result<UniqueFd>> reach(Address target);
   asio::awaitable<void> relay();
   bool start_relay(UniqueFd target, const std::optional<ProxyV2Header>& header);
-  asio::awaitable<void> carry(Flow& flow, Descriptor& from, Descriptor& to, bool to_target);
+  asio::awaitable<void> carry(relay::Flow& flow, Descriptor& from, Descriptor& to, bool to_target);
   void watch_client();
   void close();
 
@@ -94,8 +95,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Descriptor client_;
   Descriptor target_;
   asio::steady_timer ending_;  // by end() alone: for run() while it has no target
-  std::optional<Flow> up_;     // to the guest
-  std::optional<Flow> down_;   // to the client
+  relay::Gate gate_{.after = kSpliceAfter};
+  std::optional<relay::Flow> up_;     // to the guest
+  std::optional<relay::Flow> down_;   // to the client
   Ended ended_ = Ended::no;
   bool broken_ = false;  // the target takes no more
   std::uint64_t seen_ = 0;

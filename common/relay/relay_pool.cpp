@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "host/publish/relay_pool.hpp"
+#include "common/relay/relay_pool.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,12 @@
 #include <array>
 #include <utility>
 
-namespace causeway::host {
+namespace causeway::relay {
+
+RelayBuffer RelayPool::make_buffer(std::size_t size) {
+  // Uninitialised on purpose: only what was received is ever read from it.
+  return RelayBuffer{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
+}
 
 RelayBuffer RelayPool::take_buffer(bool large) {
   const bool from_large = large && (!large_.empty() || large_total_ < kMaxLargeBuffers);
@@ -17,21 +22,25 @@ RelayBuffer RelayPool::take_buffer(bool large) {
     idle.pop_back();
     return buffer;
   }
-  const std::size_t size = from_large ? kLargeBuffer : kSmallBuffer;
-  // Uninitialised on purpose: only what was received is ever read from it.
-  RelayBuffer buffer{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
   large_total_ += from_large ? 1 : 0;
-  return buffer;
+  return make_buffer(from_large ? large_buffer_ : kSmallBuffer);
 }
 
 void RelayPool::give_back(RelayBuffer buffer) {
-  const bool large = buffer.size == kLargeBuffer;
-  auto& idle = large ? large_ : small_;
-  if (idle.size() < (large ? kIdleLargeBuffers : kIdleSmallBuffers)) {
-    idle.push_back(std::move(buffer));
-  } else if (large) {
+  if (buffer.size == kSmallBuffer) {
+    if (small_.size() < kIdleSmallBuffers) small_.push_back(std::move(buffer));
+  } else if (buffer.size == large_buffer_ && large_.size() < kIdleLargeBuffers) {
+    large_.push_back(std::move(buffer));
+  } else if (buffer.size == large_buffer_) {
     --large_total_;
   }
+}
+
+void RelayPool::set_large_buffer(std::size_t size) {
+  if (size == large_buffer_) return;
+  large_.clear();
+  large_total_ = 0;  // those that are out are no longer this pool's
+  large_buffer_ = size;
 }
 
 std::optional<RelayPipe> RelayPool::take_pipe() {
@@ -43,6 +52,7 @@ std::optional<RelayPipe> RelayPool::take_pipe() {
   if (pipes_ >= kMaxPipes) return std::nullopt;
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return std::nullopt;
+  ++pipes_made_;
   RelayPipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1]), 0};
   // Fails above fs.pipe-user-pages-soft; then the default, or even less (pipe(7)), is what we have.
   (void)::fcntl(ends[1], F_SETPIPE_SZ, static_cast<int>(kPipeSize));
@@ -61,4 +71,4 @@ void RelayPool::give_back(RelayPipe pipe, bool empty) {
   }
 }
 
-}  // namespace causeway::host
+}  // namespace causeway::relay

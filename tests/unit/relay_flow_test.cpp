@@ -13,13 +13,15 @@
 #include <vector>
 
 #include "common/os/unique_fd.hpp"
-#include "host/publish/flow.hpp"
+#include "common/relay/flow.hpp"
 
 namespace {
 
 using namespace causeway;
-using namespace causeway::host;
+using namespace causeway::relay;
 using Step = Flow::Step;
+
+constexpr std::uint64_t kSpliceAfter = 64 * 1024;
 
 struct Pair {
   explicit Pair(int type = SOCK_STREAM) {
@@ -88,7 +90,7 @@ void transfer(std::size_t size, FlowOptions options, bool splices) {
   const Pair source;
   const Pair sink;
   RelayPool pool;
-  std::uint64_t written = 0;
+  Gate gate{.after = kSpliceAfter};
   Driven driven;
   const auto sent = pattern(size);
   std::vector<std::byte> got;
@@ -98,16 +100,16 @@ void transfer(std::size_t size, FlowOptions options, bool splices) {
   });
   std::thread receiver([&] { got = receive_all(sink.far.get()); });
   {
-    Flow flow(pool, source.near.get(), sink.near.get(), options, written);
+    Flow flow(pool, gate, source.near.get(), sink.near.get(), options);
     driven = drive(flow, pool, source.near.get(), sink.near.get());
     CHECK(flow.progress() == 2 * size);
+    CHECK(flow.take_written() == size);
   }
   sender.join();
   receiver.join();
   CHECK(driven.last == Step::finished);
   CHECK(driven.held_a_pipe == splices);
   CHECK(pool.pipes() == pool.idle_pipes());
-  CHECK(written == size);
   CHECK(got == sent);  // no CHECK on vectors' contents one by one: they are large
 }
 
@@ -127,11 +129,11 @@ TEST_CASE("a flow writes at most max_write at a time") {
   const Pair source;
   const Pair sink(SOCK_SEQPACKET);  // keeps the borders of writes
   RelayPool pool;
-  std::uint64_t written = 0;
+  Gate gate{.after = kSpliceAfter};
   send_all(source.far.get(), pattern(10'000));
   ::shutdown(source.far.get(), SHUT_WR);
   const FlowOptions options{.max_write = 3000, .splice = false};
-  Flow flow(pool, source.near.get(), sink.near.get(), options, written);
+  Flow flow(pool, gate, source.near.get(), sink.near.get(), options);
   CHECK(flow.advance() == Step::finished);
   std::vector<std::byte> part(std::size_t{20'000});
   for (const ssize_t expected : {3000, 3000, 3000, 1000, 0}) {
@@ -143,8 +145,8 @@ TEST_CASE("a dry flow holds neither buffer nor pipe, a full one waits") {
   const Pair source;
   const Pair sink;
   RelayPool pool;
-  std::uint64_t written = 0;
-  Flow flow(pool, source.near.get(), sink.near.get(), {}, written);
+  Gate gate{.after = kSpliceAfter};
+  Flow flow(pool, gate, source.near.get(), sink.near.get(), {});
   CHECK(flow.advance() == Step::wait_read);
 
   // Until sink and flow are full.
@@ -173,14 +175,14 @@ TEST_CASE("what is put first goes first and is not counted") {
   const Pair source;
   const Pair sink;
   RelayPool pool;
-  std::uint64_t written = 0;
+  Gate gate{.after = kSpliceAfter};
   const auto first = pattern(52);
-  Flow flow(pool, source.near.get(), sink.near.get(), {}, written);
+  Flow flow(pool, gate, source.near.get(), sink.near.get(), {});
   flow.put_first(first);
   send_all(source.far.get(), pattern(1000));
   ::shutdown(source.far.get(), SHUT_WR);
   CHECK(flow.advance() == Step::finished);
-  CHECK(written == 1000);
+  CHECK(flow.take_written() == 1000);
   auto expected = first;
   const auto rest = pattern(1000);
   expected.insert(expected.end(), rest.begin(), rest.end());
@@ -190,13 +192,13 @@ TEST_CASE("what is put first goes first and is not counted") {
 TEST_CASE("a sink that is gone breaks the flow, a reset source fails it") {
   std::signal(SIGPIPE, SIG_IGN);
   RelayPool pool;
-  std::uint64_t written = 0;
+  Gate gate{.after = kSpliceAfter};
   for (const std::size_t size : {std::size_t{10}, std::size_t{150'000}}) {  // copied, spliced
     CAPTURE(size);
     const Pair source;
     Pair sink;
-    Flow flow(pool, source.near.get(), sink.near.get(), {}, written);
-    if (size > Flow::kSpliceAfter) {
+    Flow flow(pool, gate, source.near.get(), sink.near.get(), {});
+    if (size > kSpliceAfter) {
       send_all(source.far.get(), pattern(size));
       CHECK(flow.advance() == Step::wait_read);
       CHECK(pool.pipes() == 1);
@@ -209,10 +211,10 @@ TEST_CASE("a sink that is gone breaks the flow, a reset source fails it") {
 
   Pair source;
   const Pair sink;
-  Flow flow(pool, source.near.get(), sink.near.get(), {}, written);
+  Flow flow(pool, gate, source.near.get(), sink.near.get(), {});
   send_all(source.near.get(), pattern(10));
   source.far.reset();  // with bytes unread: what a unix socket has for a reset
-  CHECK(flow.advance() == Step::failed);
+  CHECK(flow.advance() == Step::source_failed);
 }
 
 TEST_CASE("a flow with much to do gives others a turn") {
@@ -224,9 +226,10 @@ TEST_CASE("a flow with much to do gives others a turn") {
   }
   send_all(source.far.get(), pattern(2 * Flow::kTurn));
   RelayPool pool;
-  std::uint64_t written = 0;
-  Flow flow(pool, source.near.get(), sink.near.get(), {}, written);
+  Gate gate{.after = kSpliceAfter};
+  Flow flow(pool, gate, source.near.get(), sink.near.get(), {});
   CHECK(flow.advance() == Step::yield);
+  const std::uint64_t written = flow.take_written();
   CHECK(written >= Flow::kTurn);
   CHECK(written < 2 * Flow::kTurn);
 }
