@@ -268,6 +268,11 @@ ParseOutcome OptionTable::evaluate(std::span<const std::string> args) {
   if (!outcome.exit_code && given(kCheck)) {
     outcome.exit_code = 0;
     outcome.out = "configuration ok\n";
+    if (remarks_) {
+      for (const auto& remark : remarks_(text, name)) {
+        outcome.err += "warning: " + remark + "\n";
+      }
+    }
   }
   return outcome;
 }
@@ -275,6 +280,12 @@ ParseOutcome OptionTable::evaluate(std::span<const std::string> args) {
 OptionTable& OptionTable::read_config_with(
     std::function<Result<std::string>(const std::string& path)> read) {
   read_config_ = std::move(read);
+  return *this;
+}
+
+OptionTable& OptionTable::remark_with(
+    std::function<std::vector<std::string>(std::string_view, const std::string&)> remarks) {
+  remarks_ = std::move(remarks);
   return *this;
 }
 

@@ -217,6 +217,12 @@ class OptionTable : public OptionGroup {
   // somebody with more rights made.
   OptionTable& read_config_with(std::function<Result<std::string>(const std::string& path)> read);
 
+  // What --check-config remarks on a configuration that is right: lines about settings without
+  // effect, from the file's text and name (both empty: no file). They are no errors.
+  OptionTable& remark_with(
+      std::function<std::vector<std::string>(std::string_view text, const std::string& file)>
+          remarks);
+
   // Reads flags and file, prints what is to be printed.
   ParseOutcome parse(int argc, const char* const* argv);
   // The same without printing. `args` is without the program's name.
@@ -238,6 +244,7 @@ class OptionTable : public OptionGroup {
   std::string version_;
   bool config_file_ = true;
   std::function<Result<std::string>(const std::string& path)> read_config_;
+  std::function<std::vector<std::string>(std::string_view, const std::string&)> remarks_;
 };
 
 }  // namespace causeway

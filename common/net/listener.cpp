@@ -17,8 +17,6 @@ namespace causeway::net {
 
 namespace {
 
-constexpr int kBacklog = 64;
-
 template <class T>
 T& as(SocketAddress& address, socklen_t length, sa_family_t family) {
   static_assert(sizeof(T) <= sizeof(sockaddr_storage));
@@ -158,6 +156,14 @@ Result<Listener> Listener::open(const Address& address, const StreamOptions& opt
   } else if (where->family() != AF_UNIX) {
     const int on = 1;
     (void)::setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (options.v6_only && where->family() == AF_INET6 &&
+        ::setsockopt(listener.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on) != 0) {
+      return system_error(text + ": IPV6_V6ONLY");
+    }
+    if (options.reuse_port &&
+        ::setsockopt(listener.fd(), SOL_SOCKET, SO_REUSEPORT, &on, sizeof on) != 0) {
+      return system_error(text + ": SO_REUSEPORT");
+    }
   }
   if (::bind(listener.fd(), where->get(), where->length) != 0) {
     return system_error(text);
@@ -165,7 +171,7 @@ Result<Listener> Listener::open(const Address& address, const StreamOptions& opt
   if (local != nullptr) {
     listener.unlink_path_ = local->path;
   }
-  if (::listen(listener.fd(), kBacklog) != 0) {
+  if (::listen(listener.fd(), options.backlog) != 0) {
     return system_error(text);
   }
   return listener;

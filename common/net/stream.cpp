@@ -218,9 +218,7 @@ std::uint64_t effective_vsock_buffer(int fd) {
 }
 
 std::size_t default_max_write(int fd) {
-  constexpr std::size_t kVsockWrite = 31'000;
-  constexpr std::size_t kOtherWrite = 256 * 1024;
-  return family_of(fd) == AF_VSOCK ? kVsockWrite : kOtherWrite;
+  return default_max_write_of(family_of(fd) == AF_VSOCK);
 }
 
 }  // namespace causeway::net

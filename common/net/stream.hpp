@@ -18,6 +18,9 @@ struct StreamOptions {
   // vsock: the stream's buffer on our side (SO_VM_SOCKETS_BUFFER_SIZE), bytes. Our credit towards
   // the peer, and since Linux 6.19 also the bound of what we may have in flight.
   std::uint64_t vsock_buffer = 8 * 1024 * 1024;
+  int backlog = 64;         // connections that wait to be accepted; the kernel clamps it to somaxconn
+  bool v6_only = false;     // tcp: an IPv6 address does not take IPv4 clients
+  bool reuse_port = false;  // tcp: several listeners share the address, the kernel spreads over them
 };
 
 // A listening socket; a unix socket's file is removed with it.
@@ -62,6 +65,9 @@ std::uint64_t effective_vsock_buffer(int fd);
 // The most that one send() should carry on this kind of socket, bytes. On vsock larger sends have
 // been corrupted by hypervisors (wire.md, "Writing to vsock").
 std::size_t default_max_write(int fd);
+constexpr std::size_t default_max_write_of(bool vsock) {
+  return vsock ? std::size_t{31'000} : std::size_t{256} * 1024;
+}
 
 enum class Ready : std::uint8_t { ready, timed_out, failed };
 // Waits until `descriptor` is readable (or writable), at most `limit`.

@@ -54,7 +54,7 @@ Connection::Connection(asio::io_context& io, RelayContext& context, PublishCount
   adopt(client_, std::move(client));
 }
 
-asio::awaitable<void> Connection::run(Address target, std::optional<ProxyV2Header> header) {
+asio::awaitable<void> Connection::run(Address target, std::optional<net::ProxySource> proxy) {
   using namespace asio::experimental::awaitable_operators;
   if (!client_.is_open()) {
     end(Ended::reset);
@@ -69,7 +69,7 @@ asio::awaitable<void> Connection::run(Address target, std::optional<ProxyV2Heade
         log::warn("{}: {}{}", what_, reached->error().message, context_.log.suppressed_text());
       }
       end(Ended::unreachable);
-    } else if (!start_relay(*std::move(*reached), header)) {
+    } else if (!start_relay(*std::move(*reached), proxy)) {
       end(Ended::reset);
     } else {
       co_await relay();
@@ -97,7 +97,7 @@ asio::awaitable<Result<UniqueFd>> Connection::reach(Address target) {
   }
 }
 
-bool Connection::start_relay(UniqueFd target, const std::optional<ProxyV2Header>& header) {
+bool Connection::start_relay(UniqueFd target, const std::optional<net::ProxySource>& proxy) {
   const int fd = target.get();
   const int family = family_of(fd);
   if (family == AF_UNIX) {
@@ -110,7 +110,7 @@ bool Connection::start_relay(UniqueFd target, const std::optional<ProxyV2Header>
   const relay::FlowOptions to_client{.splice = splice};
   up_.emplace(context_.pool, gate_, client, fd, to_guest);
   down_.emplace(context_.pool, gate_, fd, client, to_client);
-  if (header) up_->put_first(header->bytes());
+  if (proxy) up_->put_first(net::encode_proxy_v2(*proxy).bytes());
   moved_ = Clock::now();
   return true;
 }

@@ -2,7 +2,8 @@
 // Theory of operation: one published connection, from its accept to its end.
 //
 // run() reaches the target, trying again while the guest is not listening yet, then relays: one
-// coroutine per direction drives a Flow (common/relay/flow.hpp). end() ends it from outside, at any time.
+// coroutine per direction drives a Flow (common/relay/flow.hpp). end() ends it from outside, at any
+// time.
 //
 //   - An end of the stream on one side becomes a half-close on the other; once both directions are
 //     through, both sockets are closed in the ordinary way.
@@ -24,12 +25,12 @@
 #include "common/log.hpp"
 #include "common/net/address.hpp"
 #include "common/net/asio.hpp"
+#include "common/net/proxy_protocol.hpp"
 #include "common/net/stream.hpp"
 #include "common/os/unique_fd.hpp"
-#include "common/result.hpp"
 #include "common/relay/flow.hpp"
-#include "host/publish/proxy_v2.hpp"
 #include "common/relay/relay_pool.hpp"
+#include "common/result.hpp"
 
 namespace causeway::host {
 
@@ -70,8 +71,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // The connection's whole life. Nothing else closes the sockets.
-  asio::awaitable<void> run(Address target, std::optional<ProxyV2Header> header);
+  // The connection's whole life. Nothing else closes the sockets. `proxy`: named to the target in a
+  // PROXY v2 header.
+  asio::awaitable<void> run(Address target, std::optional<net::ProxySource> proxy);
 
   // run() comes to its end as soon as the loop turns. Only the first reason counts.
   void end(Ended reason);
@@ -84,7 +86,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   asio::awaitable<Result<UniqueFd>> reach(Address target);
   asio::awaitable<void> relay();
-  bool start_relay(UniqueFd target, const std::optional<ProxyV2Header>& header);
+  bool start_relay(UniqueFd target, const std::optional<net::ProxySource>& proxy);
   asio::awaitable<void> carry(relay::Flow& flow, Descriptor& from, Descriptor& to, bool to_target);
   void watch_client();
   void close();
@@ -96,8 +98,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Descriptor target_;
   asio::steady_timer ending_;  // by end() alone: for run() while it has no target
   relay::Gate gate_{.after = kSpliceAfter};
-  std::optional<relay::Flow> up_;     // to the guest
-  std::optional<relay::Flow> down_;   // to the client
+  std::optional<relay::Flow> up_;    // to the guest
+  std::optional<relay::Flow> down_;  // to the client
   Ended ended_ = Ended::no;
   bool broken_ = false;  // the target takes no more
   std::uint64_t seen_ = 0;

@@ -21,6 +21,7 @@
 
 #include "common/log.hpp"
 #include "common/net/asio.hpp"
+#include "common/net/endpoints.hpp"
 #include "common/net/socket_address.hpp"
 #include "common/os/blocked_signals.hpp"
 
@@ -37,34 +38,11 @@ constexpr int kAcceptsInARow = 64;   // then others have a turn
 constexpr milliseconds kShortestTick{10};
 constexpr milliseconds kLongestTick{1000};
 
-Endpoint endpoint_of(const sockaddr_storage& address) {
-  Endpoint endpoint;
-  if (address.ss_family == AF_INET6) {
-    sockaddr_in6 in6{};
-    std::memcpy(&in6, &address, sizeof in6);
-    endpoint.ip.v6 = true;
-    endpoint.port = ntohs(in6.sin6_port);
-    std::memcpy(endpoint.ip.bytes.data(), &in6.sin6_addr, endpoint.ip.size());
-  } else {
-    sockaddr_in in4{};
-    std::memcpy(&in4, &address, sizeof in4);
-    endpoint.port = ntohs(in4.sin_port);
-    std::memcpy(endpoint.ip.bytes.data(), &in4.sin_addr, endpoint.ip.size());
-  }
-  return endpoint;
-}
-
 // Who connected, and to which of our addresses. None: the client has gone already.
-std::optional<ProxyV2Header> header_for(int fd) {
-  net::SocketAddress client;
-  net::SocketAddress server;
-  client.length = server.length = sizeof(sockaddr_storage);
-  // The mirror of SocketAddress::get(): these write through the same convention.
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&client.storage), &client.length) != 0 ||
-      ::getsockname(fd, reinterpret_cast<sockaddr*>(&server.storage), &server.length) != 0) {
-    return std::nullopt;
-  }
-  return encode_proxy_v2(endpoint_of(client.storage), endpoint_of(server.storage));
+std::optional<net::ProxySource> source_of(int fd) {
+  auto source = net::endpoints_of_socket(fd);
+  if (!source.client) return std::nullopt;
+  return source;
 }
 
 Address target_of(const PublishedStream& stream, std::size_t index) {
@@ -129,7 +107,7 @@ struct StreamPublisher::Impl {
   [[nodiscard]] milliseconds tick_time() const;
   asio::awaitable<void> accept_from(EntryPtr entry, std::size_t index);
   asio::awaitable<void> serve(EntryPtr entry, std::shared_ptr<Connection> connection,
-                              Address target, std::optional<ProxyV2Header> header);
+                              Address target, std::optional<net::ProxySource> proxy);
   asio::awaitable<void> keep_ticking();
 };
 
@@ -213,10 +191,10 @@ void StreamPublisher::Impl::take(const EntryPtr& entry, std::size_t index, Uniqu
     reset_on_close(client.get());
     return;
   }
-  std::optional<ProxyV2Header> header;
+  std::optional<net::ProxySource> proxy;
   if (entry->stream.publish.proxy_v2) {
-    header = header_for(client.get());
-    if (!header) {
+    proxy = source_of(client.get());
+    if (!proxy) {
       ++counters.reset;
       return;
     }
@@ -226,14 +204,14 @@ void StreamPublisher::Impl::take(const EntryPtr& entry, std::size_t index, Uniqu
       std::move(client));
   ++counters.active;
   entry->connections.insert(connection.get());
-  asio::co_spawn(io, serve(entry, std::move(connection), target_of(entry->stream, index), header),
+  asio::co_spawn(io, serve(entry, std::move(connection), target_of(entry->stream, index), proxy),
                  ended_badly);
 }
 
 asio::awaitable<void> StreamPublisher::Impl::serve(EntryPtr entry,
                                                    std::shared_ptr<Connection> connection,
                                                    Address target,
-                                                   std::optional<ProxyV2Header> header) {
+                                                   std::optional<net::ProxySource> proxy) {
   // Also where run() throws.
   struct Gone {
     Entry& entry;
@@ -244,7 +222,7 @@ asio::awaitable<void> StreamPublisher::Impl::serve(EntryPtr entry,
     }
   };
   const Gone gone{*entry, connection.get()};
-  co_await connection->run(std::move(target), header);
+  co_await connection->run(std::move(target), proxy);
 }
 
 // Without this the client would hang in the backlog until descriptors are free again.

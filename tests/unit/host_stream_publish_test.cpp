@@ -15,9 +15,9 @@
 #include <thread>
 #include <vector>
 
+#include "common/net/proxy_protocol.hpp"
 #include "common/net/socket_address.hpp"
 #include "host/publish/listeners.hpp"
-#include "host/publish/proxy_v2.hpp"
 #include "host/publish/publisher.hpp"
 
 namespace {
@@ -383,7 +383,8 @@ TEST_CASE("publish: PROXY v2 names the client and the address it connected to") 
     put(client, "hello");
     const UniqueFd guest = server.accept();
     const IpAddress address = *parse_ip(ip);
-    const auto header = encode_proxy_v2({address, own_port}, {address, bench.port});
+    const auto header = net::encode_proxy_v2(
+        {net::Endpoint{address, own_port}, net::Endpoint{address, bench.port}});
     std::string expected;
     for (const std::byte byte : header.bytes())
       expected += static_cast<char>(byte);
