@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connection from its route on: dialling, the relay, and what its events mean in each phase.
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/net/endpoints.hpp"
+#include "common/net/stream.hpp"
+#include "guest/gateway/connection.hpp"
+
+namespace causeway::gateway {
+
+namespace {
+
+constexpr std::uint32_t kUpstreamEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+
+int error_of(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+// Bytes that the peer's kernel has not taken; 0 where the socket cannot say.
+std::uint64_t unsent_of(int fd) {
+  int bytes = 0;
+  return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
+}
+
+}  // namespace
+
+// ---- dialling ----
+
+void Connection::dial() {
+  const Route& to = route();
+  auto& turn = epoch_->turns[match_.route];
+  const Candidates candidates = choose(to.config.choice, to.upstreams, turn, clock());
+  if (candidates.count == 0) {
+    const bool full = candidates.reason == Candidates::None::upstream_limit;
+    return refuse(full ? End::upstream_limit : End::no_upstream, Alert::internal_error);
+  }
+  phase_ = Phase::dial;
+  dialler_.emplace(to, match_.port, candidates);
+  set_deadline(snapshot().timeouts.connect);
+  if (to.config.choice == Choice::race && candidates.count > 1) {
+    race();
+  } else {
+    dial_next();
+  }
+}
+
+void Connection::dial_next() {
+  for (;;) {
+    auto attempt = dialler_->next(clock());
+    if (!attempt) return refuse(dialler_->failure(), Alert::internal_error);
+    context_.counters.connect_attempts.add();
+    upstream_ = std::move(*attempt);
+    if (!context_.watch(upstream_.fd.get(), this, Ready::upstream, kUpstreamEvents)) {
+      return refuse(End::no_descriptors, Alert::internal_error);
+    }
+    // While there is somewhere else to go, no attempt takes all the time that is left.
+    attempt_deadline_ = TimerWheel::kNever;
+    if (dialler_->more() && deadline_ != TimerWheel::kNever && deadline_ > context_.now) {
+      attempt_deadline_ = context_.now + (deadline_ - context_.now) / 2;
+    }
+    arm();
+    if (upstream_.connected) connected(0);
+    return;
+  }
+}
+
+void Connection::race() {
+  const std::uint32_t width = std::max(2U, route().config.race);
+  while (phase_ == Phase::dial && !upstream_.fd.valid()) {
+    const auto running = static_cast<std::size_t>(std::count_if(
+        racers_.begin(), racers_.end(), [](const auto& racer) { return !racer->over; }));
+    if (running >= width) return;
+    auto attempt = dialler_->next(clock());
+    if (!attempt) {
+      if (running == 0) refuse(dialler_->failure(), Alert::internal_error);
+      return;
+    }
+    context_.counters.connect_attempts.add();
+    auto racer = std::make_unique<Racer>();
+    racer->owner = this;
+    racer->attempt = std::move(*attempt);
+    if (!context_.watch(racer->attempt.fd.get(), racer.get(), Ready::attempt, kUpstreamEvents)) {
+      if (running == 0) refuse(End::no_descriptors, Alert::internal_error);
+      return;
+    }
+    racers_.push_back(std::move(racer));
+    if (racers_.back()->attempt.connected) return on_attempt(*racers_.back(), EPOLLOUT);
+  }
+}
+
+void Connection::on_attempt(Racer& racer, std::uint32_t events) {
+  if (racer.over || phase_ != Phase::dial) return;
+  if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+    if (const int code = error_of(racer.attempt.fd.get()); code != 0) {
+      dialler_->failed(racer.attempt, end_of_errno(code), clock());
+      racer.over = true;
+      racer.attempt = {};
+      context_.counters.connect_retries.add(dialler_->more() ? 1 : 0);
+      return race();
+    }
+  } else if ((events & EPOLLOUT) == 0) {
+    return;
+  }
+  racer.over = true;
+  upstream_ = std::move(racer.attempt);
+  for (const auto& loser : racers_) {
+    loser->over = true;
+    loser->attempt = {};  // closed: nothing was sent to it
+  }
+  if (!context_.watch(upstream_.fd.get(), this, Ready::upstream, kUpstreamEvents, true)) {
+    return refuse(End::no_descriptors, Alert::internal_error);
+  }
+  connected(0);  // modifying its entry reports again what is ready
+}
+
+void Connection::attempt_failed(int code) {
+  dialler_->failed(upstream_, end_of_errno(code), clock());
+  upstream_ = {};
+  phase_ = Phase::dial;
+  if (!dialler_->more()) return refuse(dialler_->failure(), Alert::internal_error);
+  context_.counters.connect_retries.add();
+  dial_next();
+}
+
+void Connection::connected(std::uint32_t events) {
+  if (upstream_.hvsock_port != 0) return say_connect();
+  upstream_.slot->note_connected();
+  start_relay(events);
+}
+
+// Hybrid vsock: the VMM is asked for the guest's port first.
+void Connection::say_connect() {
+  phase_ = Phase::hvsock;
+  hvsock_ = {};
+  const std::string request = proto::hvsock_request(upstream_.hvsock_port);
+  const ssize_t sent =
+      ::send(upstream_.fd.get(), request.data(), request.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  // A fresh socket takes 20 bytes.
+  if (sent != static_cast<ssize_t>(request.size())) return attempt_failed(ECONNREFUSED);
+  arm();
+  read_hvsock_reply();
+}
+
+void Connection::read_hvsock_reply() {
+  for (;;) {
+    // One byte at a time: what follows the line is the guest's.
+    std::byte next{};
+    const ssize_t count = ::recv(upstream_.fd.get(), &next, 1, MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) return attempt_failed(ECONNREFUSED);
+    switch (hvsock_.add(next)) {
+      case proto::HvsockReply::State::need_more:
+        break;
+      case proto::HvsockReply::State::malformed:
+        return attempt_failed(ECONNREFUSED);
+      case proto::HvsockReply::State::accepted:
+        upstream_.slot->note_connected();
+        // The guest's first bytes may have come with the line: their edge is gone.
+        return start_relay(EPOLLIN);
+    }
+  }
+}
+
+// ---- the relay ----
+
+void Connection::start_relay(std::uint32_t events) {
+  const int upstream = upstream_.fd.get();
+  const bool upstream_tcp = upstream_.family == AF_INET || upstream_.family == AF_INET6;
+  if (upstream_.family == AF_UNIX) net::tune_stream(upstream);
+
+  const Snapshot& settings = snapshot();
+  relay::Gate gate;
+  gate.after = settings.splice_after.value_or(relay::Gate::kNever);
+  if (settings.splice_after_time) {
+    gate.now = &context_.now;
+    gate.at = context_.now + static_cast<std::uint64_t>(settings.splice_after_time->count());
+  }
+  const bool splice = settings.splice_after || settings.splice_after_time;
+  const bool upstream_vsock = upstream_.family == AF_VSOCK;
+  const Passthrough::Side client_side{client_.get(), listener_.tcp, splice && !listener_.vsock,
+                                      net::default_max_write_of(listener_.vsock)};
+  const Passthrough::Side upstream_side{upstream, upstream_tcp, splice && !upstream_vsock,
+                                        net::default_max_write_of(upstream_vsock)};
+
+  Sniff& sniff = *sniff_;
+  std::size_t ours = 0;
+  const ProxyOut proxy = route().config.proxy_protocol;
+  if (proxy != ProxyOut::off) {
+    if (!source_.client && !listener_.proxy_protocol) {
+      source_ = net::endpoints_of_socket(client_.get());
+    }
+    net::ProxyTlvs tlvs;
+    tlvs.authority = sniff.hello.hello().server_name;
+    const auto header = proxy == ProxyOut::v1 ? net::encode_proxy_v1(source_)
+                                              : net::encode_proxy_v2(source_, tlvs);
+    ours = header.size;
+    const auto room = std::span(sniff.buffer.bytes.get(), sniff.begin).last(ours);
+    std::memcpy(room.data(), header.bytes().data(), ours);
+  }
+  context_.counters.relayed.add();
+  relay_.emplace(context_.pool, context_.counters, gate, client_side, upstream_side);
+  relay_->put_first(std::move(sniff.buffer), sniff.begin - ours, sniff.end - sniff.begin + ours,
+                    ours, sniff.dry);
+  sniff_.reset();
+  dialler_.reset();
+  phase_ = Phase::relay;
+  moved_at_ = context_.now;
+  check_idle();
+  auto outcome = relay_->start();
+  if (!outcome && client_ended_) outcome = relay_->on_client(EPOLLRDHUP);
+  // What came together with the connect has had its edge.
+  const std::uint32_t readable = events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+  if (!outcome && readable != 0) outcome = relay_->on_upstream(readable);
+  after(outcome);
+}
+
+void Connection::after(const std::optional<End>& outcome) {
+  if (outcome) return end(*outcome);
+  if (relay_->waits_for_client_room() && !std::exchange(client_for_room_, true) &&
+      !watch_client(EPOLLOUT)) {
+    return end(End::own_fault);
+  }
+  if (relay_->wants_turn() && !std::exchange(in_turns_, true)) context_.turns.push_back(this);
+}
+
+void Connection::go_on() {
+  in_turns_ = false;
+  if (phase_ == Phase::relay) after(relay_->go_on());
+}
+
+void Connection::on_client(std::uint32_t events) {
+  switch (phase_) {
+    case Phase::relay:
+      return after(relay_->on_client(events));
+    case Phase::proxy:
+    case Phase::hello:
+      if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) client_ended_ = true;
+      return read_hello();
+    case Phase::dial:
+    case Phase::hvsock:
+      if ((events & EPOLLERR) != 0) return end(End::client_reset);
+      if ((events & EPOLLIN) != 0) sniff_->dry = false;
+      if ((events & (EPOLLRDHUP | EPOLLHUP)) != 0) client_ended_ = true;
+      return;
+    case Phase::refuse:
+      return discard();
+    case Phase::over:
+      return;
+  }
+}
+
+void Connection::on_upstream(std::uint32_t events) {
+  switch (phase_) {
+    case Phase::relay:
+      return after(relay_->on_upstream(events));
+    case Phase::dial:
+      if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+        if (const int code = error_of(upstream_.fd.get()); code != 0) return attempt_failed(code);
+      } else if ((events & EPOLLOUT) == 0) {
+        return;
+      }
+      return connected(events);
+    case Phase::hvsock:
+      return read_hvsock_reply();
+    case Phase::proxy:
+    case Phase::hello:
+    case Phase::refuse:
+    case Phase::over:
+      return;
+  }
+}
+
+// ---- time ----
+
+void Connection::check_idle() {
+  const Duration idle = snapshot().timeouts.idle;
+  if (idle.never) {
+    deadline_ = TimerWheel::kNever;
+    return arm();
+  }
+  const auto limit = static_cast<std::uint64_t>(idle.value.count());
+  const std::uint64_t progress = relay_->progress();
+  // What was written may lie in a send buffer for long, and is then only seen to move there.
+  const std::uint64_t unsent = unsent_of(client_.get()) + unsent_of(upstream_.fd.get());
+  if (progress != progress_ || unsent != unsent_) {
+    progress_ = progress;
+    unsent_ = unsent;
+    moved_at_ = context_.now;
+  }
+  if (context_.now - moved_at_ >= limit) return end(End::idle);
+  // A fifth of `idle` late at most, and two ticks of the wheel.
+  deadline_ = std::min(context_.now + limit / 5, moved_at_ + limit);
+  arm();
+}
+
+void Connection::on_timer() {
+  if (context_.now >= total_deadline_ && phase_ != Phase::refuse) return end(End::total);
+  switch (phase_) {
+    case Phase::proxy:
+      return end(End::proxy_timeout);
+    case Phase::hello:
+      return refuse(End::handshake_timeout, Alert::handshake_failure);
+    case Phase::dial:
+    case Phase::hvsock:
+      if (context_.now < deadline_) return attempt_failed(ETIMEDOUT);
+      if (upstream_.fd.valid()) dialler_->failed(upstream_, End::connect_timeout, clock());
+      for (const auto& racer : racers_) {
+        if (!racer->over) dialler_->failed(racer->attempt, End::connect_timeout, clock());
+      }
+      return refuse(End::connect_timeout, Alert::internal_error);
+    case Phase::relay:
+      return check_idle();
+    case Phase::refuse:
+      return end(End::orderly);  // counted by refuse()
+    case Phase::over:
+      return;
+  }
+}
+
+}  // namespace causeway::gateway

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "guest/gateway/gateway.hpp"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "common/os/blocked_signals.hpp"
+
+namespace causeway::gateway {
+
+namespace {
+
+constexpr std::chrono::milliseconds kNamesAtStart{2000};
+// Descriptors that are not connections': listeners, DNS, health checks, the admin socket.
+constexpr std::uint64_t kOtherDescriptors = 128;
+constexpr std::uint64_t kPipeDescriptors = 2 * relay::RelayPool::kMaxPipes;  // of a worker
+
+unsigned processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1U, static_cast<unsigned>(CPU_COUNT(&set)));
+}
+
+}  // namespace
+
+unsigned worker_count(const GatewayConfig& config) {
+  return config.threads != 0 ? config.threads : processors();
+}
+
+namespace {
+
+// Two descriptors for each connection, and what the rest needs.
+std::uint32_t connections_allowed(unsigned workers) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 20;
+  const std::uint64_t other = kOtherDescriptors + kPipeDescriptors * workers;
+  const std::uint64_t room = limit.rlim_cur > other + 32 ? limit.rlim_cur - other : 32;
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(room / 2, 1U << 24));
+}
+
+}  // namespace
+
+Gateway::Gateway(asio::io_context& control, const GatewayConfig& config, std::string config_file,
+                 std::vector<std::string> args, Notifier& notifier)
+    : control_(control),
+      config_(config),
+      config_file_(std::move(config_file)),
+      args_(std::move(args)),
+      notifier_(notifier),
+      resolver_(control),
+      health_(control),
+      directory_(control, resolver_, health_) {}
+
+Gateway::~Gateway() {
+  for (const auto& worker : workers_) worker->stop();
+  for (auto& thread : threads_) thread.join();
+}
+
+Result<void> Gateway::open() {
+  worker_count_ = worker_count(config_);
+  auto opened =
+      open_listeners(config_.all_listeners(), worker_count_, config_.threads_model, warnings_);
+  if (!opened) return opened.error();
+  listeners_ = std::move(*opened);
+  const auto inert = inert_settings(config_, worker_count_, config_file_);
+  warnings_.insert(warnings_.end(), inert.begin(), inert.end());
+  const std::uint32_t allowed = connections_allowed(worker_count_);
+  if (config_.max_connections > allowed) {
+    warnings_.push_back("max_connections: descriptors allow " + std::to_string(allowed));
+  }
+  for (const auto& warning : warnings_) log::warn("{}", warning);
+  if (auto set = resolver_.set_servers(config_.dns_servers); !set) return set.error();
+  return {};
+}
+
+void Gateway::start() {
+  table_ = std::make_shared<const RouteTable>(config_);
+  directory_.update(config_.effective_routes());
+  bool ready = false;
+  directory_.when_ready(kNamesAtStart, [&ready] { ready = true; });
+  while (!ready && control_.run_one() > 0) {
+  }
+  control_.restart();
+  snapshot_ = make_snapshot();
+  directory_.on_change([this] { publish(); });
+  group_.rebalance = config_.rebalance.value_or(true) && worker_count_ > 1;
+  for (unsigned i = 0; i < worker_count_; ++i) {
+    std::vector<WorkerListener> mine;
+    for (const auto& listener : listeners_) mine.push_back(listener.of_worker(i));
+    workers_.push_back(std::make_unique<Worker>(group_, snapshot_, mine));
+    group_.workers.push_back(workers_.back().get());
+  }
+  group_.on_swept = [this] { asio::post(control_, [this] { worker_swept(); }); };
+  const BlockedSignals blocked;
+  running_ = sweeping_ = workers_.size();
+  for (const auto& worker : workers_) {
+    threads_.emplace_back([this, &worker = *worker] {
+      worker.run();
+      asio::post(control_, [this] { worker_ended(); });
+    });
+  }
+  if (const auto interval = notifier_.watchdog_interval()) {
+    asio::co_spawn(control_, feed_watchdog(*interval), asio::detached);
+  }
+}
+
+std::shared_ptr<const Snapshot> Gateway::make_snapshot() const {
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->table = table_;
+  snapshot->routes = directory_.routes();
+  snapshot->timeouts = config_.timeouts;
+  snapshot->buffer_size = static_cast<std::size_t>(config_.buffer_size.bytes);
+  if (config_.splice_after) snapshot->splice_after = config_.splice_after->bytes;
+  if (config_.splice_after_time && !config_.splice_after_time->never) {
+    snapshot->splice_after_time = config_.splice_after_time->value;
+  }
+  const std::uint32_t allowed = connections_allowed(worker_count_);
+  snapshot->max_connections =
+      config_.max_connections == 0 ? allowed : std::min(config_.max_connections, allowed);
+  return snapshot;
+}
+
+void Gateway::publish() {
+  auto snapshot = make_snapshot();
+  for (const auto& worker : workers_) worker->publish(snapshot);
+  const std::lock_guard lock(mutex_);
+  snapshot_ = std::move(snapshot);
+}
+
+Result<std::string> Gateway::reload() {
+  notifier_.reloading();
+  GatewayConfig fresh;
+  OptionTable table("causeway-gateway", "");
+  add_gateway_options(table, fresh);
+  const ParseOutcome outcome = table.evaluate(args_);
+  auto set = outcome.exit_code ? Result<void>(Error{outcome.err}) : Result<void>();
+  if (set) set = resolver_.set_servers(fresh.dns_servers);
+  if (!set) {
+    std::string text = set.error().message;
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    log::error("reload refused, the old configuration stays: {}", text);
+    const std::lock_guard lock(mutex_);
+    last_reload_error_ = text;
+    notifier_.ready();
+    return Error{text};
+  }
+  std::string note;
+  if (fresh.all_listeners() != config_.all_listeners()) note += " listen";
+  if (fresh.threads != config_.threads || fresh.threads_model != config_.threads_model) {
+    note += " threads";
+  }
+  if (fresh.rebalance != config_.rebalance) note += " rebalance";
+  if (!note.empty()) log::warn("reload: needs a restart to take effect:{}", note);
+  {
+    const std::lock_guard lock(mutex_);
+    // What cannot change stays as it is.
+    fresh.listen = config_.listen;
+    fresh.listeners = config_.listeners;
+    fresh.threads = config_.threads;
+    fresh.threads_model = config_.threads_model;
+    fresh.rebalance = config_.rebalance;
+    config_ = std::move(fresh);
+    last_reload_error_.clear();
+    warnings_ = inert_settings(config_, worker_count_, config_file_);
+  }
+  for (const auto& warning : warnings_) log::warn("{}", warning);
+  table_ = std::make_shared<const RouteTable>(config_);
+  directory_.update(config_.effective_routes());
+  publish();
+  log::info("reloaded, {} routes", directory_.routes().size());
+  notifier_.ready();
+  return "reloaded" + (note.empty() ? note : "; needs a restart:" + note);
+}
+
+void Gateway::drain() {
+  {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+  }
+  for (const auto& worker : workers_) worker->drain(config_.drain);
+}
+
+void Gateway::stop() {
+  for (const auto& worker : workers_) worker->stop();
+}
+
+// Closed only when all have taken who waited: the sockets may be shared, and a closed one resets those
+// that wait in it. Who comes from now on is refused, and can go elsewhere.
+void Gateway::worker_swept() {
+  if (--sweeping_ != 0) return;
+  for (auto& listener : listeners_) listener.sockets.clear();
+}
+
+void Gateway::worker_ended() {
+  if (--running_ == 0) control_.stop();
+}
+
+// The service manager hears of life only when every worker's loop has turned since it was last woken.
+asio::awaitable<void> Gateway::feed_watchdog(std::chrono::microseconds interval) {
+  std::vector<std::uint64_t> before(workers_.size(), 0);
+  const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(interval / 2);
+  for (;;) {
+    bool all = true;
+    for (std::size_t i = 0; i < workers_.size(); ++i) {
+      const std::uint64_t loops = workers_[i]->counters().loops.get();
+      all = all && loops != before[i];
+      before[i] = loops;
+      workers_[i]->wake();
+    }
+    if (all) notifier_.watchdog();
+    co_await net::sleep_for(pause);
+  }
+}
+
+bool Gateway::healthy() const {
+  const std::lock_guard lock(mutex_);
+  return snapshot_ != nullptr && !draining_;
+}
+
+}  // namespace causeway::gateway
