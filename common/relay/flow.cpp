@@ -54,18 +54,20 @@ Flow::Step Flow::advance() {
       } else if (errno == EAGAIN) {
         return Step::wait_write;
       } else if (errno != EINTR) {
-        return errno == EPIPE || errno == ECONNRESET ? Step::broken : Step::sink_failed;
+        if (errno == ECONNRESET) return Step::sink_reset;
+        return errno == EPIPE ? Step::broken : Step::sink_failed;
       }
       continue;
     }
     if (ended_) {
-      (void)::shutdown(to_, SHUT_WR);  // fails only where the sink is gone already
+      if (!close_follows_) (void)::shutdown(to_, SHUT_WR);  // fails where the sink is gone already
       return Step::finished;
     }
     switch (dry_ && !end_near_ ? Read::dry : read_some()) {
       case Read::some:
         break;
       case Read::end:
+        if (cut_) return Step::source_failed;
         ended_ = true;
         give_back();
         break;

@@ -62,7 +62,9 @@ class Flow {
     wait_write,     // the sink is full
     yield,          // more could be done, but others have a turn first
     finished,       // the source ended, and the sink was told
-    broken,         // the sink takes no more (EPIPE, ECONNRESET); its own bytes may be on their way
+    broken,         // the sink takes no more (EPIPE): its end came before, its bytes may follow
+    sink_reset,     // the sink was reset (ECONNRESET): what it sent before may still be read, its
+                    // end is none (see cut())
     source_failed,  // reset, or another error of the source
     sink_failed,    // an error of the sink that is none of the above
   };
@@ -88,6 +90,11 @@ class Flow {
 
   // The driver was told that the source's end is there or on its way (EPOLLRDHUP).
   void note_end() { end_near_ = true; }
+  // The owner will close the sink as soon as the source ends: that says it too, without a half-close.
+  void close_follows() { close_follows_ = true; }
+  // The source is known to be reset, by a write to it: that took the socket's error, so that reading
+  // shows an end where there is none. It then counts as source_failed.
+  void cut() { cut_ = true; }
   [[nodiscard]] bool ended() const { return ended_; }  // the source's end was read
 
   // Grows with every byte read or written: a flow whose progress stands still is idle.
@@ -109,6 +116,8 @@ class Flow {
   FlowOptions options_;
   bool ended_ = false;
   bool end_near_ = false;
+  bool cut_ = false;
+  bool close_follows_ = false;
   bool starts_dry_ = false;
   bool dry_ = false;   // the last read emptied the source
   bool bulk_ = false;  // more than a small buffer came at once

@@ -116,6 +116,7 @@ class alignas(8) Connection : private TimerWheel::Timer {
   void read_hvsock_reply();
   void start_relay(std::uint32_t events);
   void after(const std::optional<End>& outcome);
+  void set_idle_deadline();
   void check_idle();
 
   WorkerContext& context_;

@@ -215,7 +215,7 @@ void Connection::start_relay(std::uint32_t events) {
   dialler_.reset();
   phase_ = Phase::relay;
   moved_at_ = context_.now;
-  check_idle();
+  set_idle_deadline();
   auto outcome = relay_->start();
   if (!outcome && client_ended_) outcome = relay_->on_client(EPOLLRDHUP);
   // What came together with the connect has had its edge.
@@ -282,13 +282,16 @@ void Connection::on_upstream(std::uint32_t events) {
 
 // ---- time ----
 
-void Connection::check_idle() {
+void Connection::set_idle_deadline() {
   const Duration idle = snapshot().timeouts.idle;
-  if (idle.never) {
-    deadline_ = TimerWheel::kNever;
-    return arm();
-  }
   const auto limit = static_cast<std::uint64_t>(idle.value.count());
+  // A fifth of `idle` late at most, and two ticks of the wheel.
+  deadline_ = idle.never ? TimerWheel::kNever
+                         : std::min(context_.now + limit / 5, moved_at_ + limit);
+  arm();
+}
+
+void Connection::check_idle() {
   const std::uint64_t progress = relay_->progress();
   // What was written may lie in a send buffer for long, and is then only seen to move there.
   const std::uint64_t unsent = unsent_of(client_.get()) + unsent_of(upstream_.fd.get());
@@ -297,10 +300,12 @@ void Connection::check_idle() {
     unsent_ = unsent;
     moved_at_ = context_.now;
   }
-  if (context_.now - moved_at_ >= limit) return end(End::idle);
-  // A fifth of `idle` late at most, and two ticks of the wheel.
-  deadline_ = std::min(context_.now + limit / 5, moved_at_ + limit);
-  arm();
+  const Duration idle = snapshot().timeouts.idle;
+  if (!idle.never &&
+      context_.now - moved_at_ >= static_cast<std::uint64_t>(idle.value.count())) {
+    return end(End::idle);
+  }
+  set_idle_deadline();
 }
 
 void Connection::on_timer() {

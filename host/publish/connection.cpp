@@ -137,6 +137,9 @@ asio::awaitable<void> Connection::carry(relay::Flow& flow, Descriptor& from, Des
         break;
       case relay::Flow::Step::finished:
         co_return;
+      case relay::Flow::Step::sink_reset:
+        if (to_target) down_->cut();
+        [[fallthrough]];
       case relay::Flow::Step::broken:
         broken_ = true;
         if (!to_target) end(Ended::reset);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The relay over socket pairs, driven by hand with the events that epoll would report.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -129,6 +130,39 @@ TEST_CASE("an upstream that breaks after its end was passed on: orderly") {
   it.upstream.theirs.reset();
   it.client.send("too late");
   CHECK(on(it.relay.on_client(kIn)) == End::orderly);
+}
+
+TEST_CASE("an upstream's reset that a write meets first is not taken for its end") {
+  for (const bool with_answer : {false, true}) {
+    CAPTURE(with_answer);
+    Relayed it;
+    // A real reset needs tcp.
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof at;
+    auto* const address = reinterpret_cast<sockaddr*>(&at);  // the socket calls' convention
+    REQUIRE(::bind(listener.get(), address, sizeof at) == 0);
+    REQUIRE(::listen(listener.get(), 1) == 0);
+    REQUIRE(::getsockname(listener.get(), address, &length) == 0);
+    const UniqueFd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(::connect(near.get(), address, sizeof at) == 0);
+    UniqueFd far(::accept(listener.get(), nullptr, nullptr));
+    Passthrough relay(it.pool, it.counters, relay::Gate{}, {it.client.ours.get(), false, true, 1000},
+                      {near.get(), true, true, 1000});
+    relay.put_first(it.pool.take_buffer(false), 0, 2, 0, true);
+    CHECK(on(relay.start()) == kGoesOn);
+    if (with_answer) REQUIRE(::send(far.get(), "no", 2, 0) == 2);
+    const linger now{.l_onoff = 1, .l_linger = 0};
+    REQUIRE(::setsockopt(far.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now) == 0);
+    far.reset();
+    it.client.send("more");
+    CHECK(on(relay.on_client(kIn)) == kGoesOn);  // the write takes the error
+    CHECK(on(relay.on_upstream(kGone)) == End::upstream_reset);
+    CHECK(it.client.receive() == (with_answer ? "no" : ""));
+    CHECK(it.client.receive().empty());  // and no end
+  }
 }
 
 TEST_CASE("a full sink waits for room, and nothing is lost") {

@@ -78,9 +78,13 @@ std::optional<End> Passthrough::drive_up() {
     case Step::finished:
       up_state_ = State::over;
       if (down_state_ == State::over) return End::orderly;
+      down_.close_follows();
       return std::nullopt;
     case Step::source_failed:
       return End::client_reset;
+    case Step::sink_reset:
+      down_.cut();
+      break;
     case Step::broken:
     case Step::sink_failed:
       break;
@@ -109,10 +113,12 @@ std::optional<End> Passthrough::drive_down() {
       down_state_ = State::over;
       if (upstream_broken_) return End::upstream_reset;
       if (up_state_ == State::over) return End::orderly;
+      up_.close_follows();
       return std::nullopt;
     case Step::source_failed:
       return End::upstream_reset;
     case Step::broken:
+    case Step::sink_reset:
     case Step::sink_failed:
       break;
   }
