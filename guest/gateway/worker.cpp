@@ -43,7 +43,7 @@ void reset_now(UniqueFd fd) {
 Worker::Worker(WorkerGroup& group, std::shared_ptr<const Snapshot> snapshot,
                const std::vector<WorkerListener>& listeners)
     : group_(group), context_(clock_now(), snapshot->buffer_size) {
-  context_.epoch = new Epoch(std::move(snapshot));
+  context_.epoch = new Epoch(std::move(snapshot), group.workers.size());
   context_.epoll.reset(::epoll_create1(EPOLL_CLOEXEC));
   event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   spare_ = open_spare();
@@ -195,7 +195,8 @@ void Worker::read_mailbox() {
   }
   if (snapshot) {
     context_.pool.set_large_buffer(snapshot->buffer_size);
-    context_.release(std::exchange(context_.epoch, new Epoch(std::move(snapshot))));
+    const std::uint64_t turn = context_.counters.relayed.get();
+    context_.release(std::exchange(context_.epoch, new Epoch(std::move(snapshot), turn)));
   }
   for (HandedOver& connection : handed_over) {
     context_.counters.taken_over.add();

@@ -26,8 +26,9 @@ class Connection;
 // A snapshot as one worker uses it. It counts its connections itself, so that no connection touches
 // a reference count that the workers share.
 struct Epoch {
-  explicit Epoch(std::shared_ptr<const Snapshot> of)
-      : snapshot(std::move(of)), turns(snapshot->routes.size()) {}
+  // `turn`: where round robin begins, so that not every new snapshot begins with the first upstream.
+  Epoch(std::shared_ptr<const Snapshot> of, std::uint64_t turn)
+      : snapshot(std::move(of)), turns(snapshot->routes.size(), RoundRobin{turn}) {}
   std::shared_ptr<const Snapshot> snapshot;
   std::vector<RoundRobin> turns;  // by route
   std::size_t users = 1;          // connections, and the worker while it is the present one

@@ -79,14 +79,17 @@ std::optional<Attempt> Dialler::next(Clock::time_point now) {
       target_ = 0;
       continue;
     }
-    auto attempt = begin(view.targets[target_++], port_);
+    if (target_ == 0) first_ = slot->connected.load(std::memory_order_relaxed);
+    auto attempt = begin(view.targets[(first_ + target_++) % view.targets.size()], port_);
+    const bool last_address = target_ >= view.targets.size();
     if (attempt) {
+      attempt->last_address = last_address;
       attempt->slot = std::move(slot);
       return std::move(*attempt);
     }
     failure_ = end_of_errno(attempt.error().code);
     if (failure_ == End::no_descriptors) return std::nullopt;  // our own lack: no fault of theirs
-    slot->note_failed(now);
+    if (last_address) slot->note_failed(now);
   }
   return std::nullopt;
 }
@@ -99,7 +102,7 @@ bool Dialler::more() const {
 
 void Dialler::failed(Attempt& attempt, End why, Clock::time_point now) {
   failure_ = why;
-  attempt.slot->note_failed(now);
+  if (attempt.last_address) attempt.slot->note_failed(now);
 }
 
 }  // namespace causeway::gateway

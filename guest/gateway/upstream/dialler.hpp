@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Theory of operation: reaching one of a route's upstreams.
 //
-// The dialler walks over the candidates, best first, and over the addresses of each. next() starts
-// one attempt; its owner waits for the socket and asks for another when it fails. In a race the
+// The dialler walks over the candidates, best first, and over the addresses of each, beginning with
+// another one each time. An upstream has failed once all of its addresses have. next() starts one
+// attempt; its owner waits for the socket and asks for another when it fails. In a race the
 // owner starts several at once. An attempt counts against its upstream's limit for as long as it,
 // or the connection that it became, lives.
 #pragma once
@@ -43,6 +44,7 @@ struct Attempt {
   UniqueFd fd;  // non-blocking; connected, or connecting
   UpstreamSlot slot;
   bool connected = false;
+  bool last_address = false;  // of its upstream
   int family = 0;
   std::uint32_t hvsock_port = 0;  // != 0: the VMM wants to hear CONNECT first
 };
@@ -68,7 +70,8 @@ class Dialler {
   const std::uint16_t port_;
   const Candidates candidates_;
   std::size_t candidate_ = 0;
-  std::size_t target_ = 0;
+  std::size_t target_ = 0;  // how many of its addresses were tried
+  std::size_t first_ = 0;   // which of them came first
   End failure_ = End::no_upstream;
 };
 
