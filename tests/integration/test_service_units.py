@@ -13,10 +13,11 @@ import pytest
 from causeway_testlib.programs import ROOT, SLOW, program_path
 
 UNITS = ROOT / "packaging/systemd"
-SERVICES = ["causeway-host.service", "causeway-host@.service", "causeway-guest.service"]
+SERVICES = ["causeway-host.service", "causeway-host@.service", "causeway-guest.service",
+            "causeway-gateway.service"]
 # What `systemd-analyze security` of Debian 12 (systemd 252) says; packaging/systemd/README.md.
 EXPOSURE = {"causeway-host.service": 2.1, "causeway-host@.service": 2.1,
-            "causeway-guest.service": 1.9}
+            "causeway-guest.service": 1.9, "causeway-gateway.service": 1.8}
 
 
 def systemd_analyze(*arguments):
@@ -36,7 +37,8 @@ def image(tmp_path):
     """A root directory with our units, and programs in the places that they name."""
     units = tmp_path / "usr/lib/systemd/system"
     units.mkdir(parents=True)
-    for program in ("usr/bin/causeway-host", "usr/bin/causeway-guest", "bin/kill"):
+    for program in ("usr/bin/causeway-host", "usr/bin/causeway-guest", "usr/bin/causeway-gateway",
+                    "bin/kill"):
         path = tmp_path / program
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("#!/bin/sh\n", encoding="ascii")
