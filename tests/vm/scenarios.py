@@ -19,6 +19,7 @@ import signal  # noqa: E402
 import time  # noqa: E402
 import traceback  # noqa: E402
 
+import gateway_scenarios  # noqa: E402
 import kernel_scenarios  # noqa: E402
 import pair_scenarios  # noqa: E402
 import vm  # noqa: E402
@@ -66,7 +67,7 @@ def run_one(name, function, seconds):
 
 def main():
     wanted = sys.argv[1:]
-    table = kernel_scenarios.SCENARIOS + pair_scenarios.SCENARIOS
+    table = kernel_scenarios.SCENARIOS + pair_scenarios.SCENARIOS + gateway_scenarios.SCENARIOS
     unknown = set(wanted) - {name for name, _, _ in table}
     table = [entry for entry in table if not wanted or entry[0] in wanted]
     kernel = os.uname().release
