@@ -32,6 +32,14 @@ std::optional<Endpoint> endpoint_of(const SocketAddress& address) {
   return endpoint;
 }
 
+std::optional<Endpoint> own_endpoint(int fd) {
+  SocketAddress own;
+  own.length = sizeof(sockaddr_storage);
+  // The mirror of SocketAddress::get(): this writes through the same convention.
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&own.storage), &own.length) != 0) return {};
+  return endpoint_of(own);
+}
+
 ProxySource endpoints_of_socket(int fd) {
   SocketAddress peer;
   SocketAddress own;

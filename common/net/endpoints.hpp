@@ -9,10 +9,15 @@
 
 namespace causeway::net {
 
-// The IP endpoint; of a v4 client on a v6 socket (::ffff:A.B.C.D) the IPv4 one. None: another family.
+// The IP endpoint; of a v4 client on a v6 socket (::ffff:A.B.C.D) the IPv4 one. None: another
+// family.
 std::optional<Endpoint> endpoint_of(const SocketAddress& address);
 
 // Peer and own address of a connected socket. Neither: not tcp, or the peer has gone already.
 ProxySource endpoints_of_socket(int fd);
+
+// The address that a tcp socket is bound to, a listener's for one; ::ffff:0.0.0.0 is written as it
+// is.
+std::optional<Endpoint> own_endpoint(int fd);
 
 }  // namespace causeway::net

@@ -18,9 +18,10 @@ struct StreamOptions {
   // vsock: the stream's buffer on our side (SO_VM_SOCKETS_BUFFER_SIZE), bytes. Our credit towards
   // the peer, and since Linux 6.19 also the bound of what we may have in flight.
   std::uint64_t vsock_buffer = 8 * 1024 * 1024;
-  int backlog = 64;         // connections that wait to be accepted; the kernel clamps it to somaxconn
-  bool v6_only = false;     // tcp: an IPv6 address does not take IPv4 clients
-  bool reuse_port = false;  // tcp: several listeners share the address, the kernel spreads over them
+  int backlog = 64;      // connections that wait to be accepted; the kernel clamps it to somaxconn
+  bool v6_only = false;  // tcp: an IPv6 address does not take IPv4 clients
+  bool reuse_port =
+      false;  // tcp: several listeners share the address, the kernel spreads over them
 };
 
 // A listening socket; a unix socket's file is removed with it.

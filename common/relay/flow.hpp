@@ -15,7 +15,8 @@
 //
 // A read from TCP that fills less than was asked for has emptied the socket, and a write that took
 // less has filled it (epoll(7), "Questions and answers", 9): the next call, which would only say
-// EAGAIN, is left out. Not so once the end was seen coming (note_end()): then reading goes on to it.
+// EAGAIN, is left out. Not so once the end was seen coming (note_end()): then reading goes on to
+// it.
 //
 // The end of the source is passed on as a half-close once everything before it was written.
 #pragma once
@@ -71,16 +72,17 @@ class Flow {
 
   static constexpr std::size_t kTurn = std::size_t{1} << 20;  // bytes before a yield
 
-  // Both are non-blocking stream sockets; the caller owns them, and the gate, which the connection's
-  // two flows share. splice() has no MSG_NOSIGNAL: SIGPIPE has to be blocked or ignored.
+  // Both are non-blocking stream sockets; the caller owns them, and the gate, which the
+  // connection's two flows share. splice() has no MSG_NOSIGNAL: SIGPIPE has to be blocked or
+  // ignored.
   Flow(RelayPool& pool, Gate& gate, int from, int to, FlowOptions options);
   ~Flow();
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
 
-  // Bytes that go first, before the first advance(): `size` of them at `at` in `buffer`, a buffer of
-  // the pool or of make_buffer(). The first `uncounted` are ours, not the source's. `dry`: the source
-  // had no more, and no event has come for it since.
+  // Bytes that go first, before the first advance(): `size` of them at `at` in `buffer`, a buffer
+  // of the pool or of make_buffer(). The first `uncounted` are ours, not the source's. `dry`: the
+  // source had no more, and no event has come for it since.
   void put_first(RelayBuffer buffer, std::size_t at, std::size_t size, std::size_t uncounted,
                  bool dry);
   // The same for bytes to be copied, none of them the source's: RelayPool::kSmallBuffer at most.
@@ -90,10 +92,11 @@ class Flow {
 
   // The driver was told that the source's end is there or on its way (EPOLLRDHUP).
   void note_end() { end_near_ = true; }
-  // The owner will close the sink as soon as the source ends: that says it too, without a half-close.
+  // The owner will close the sink as soon as the source ends: that says it too, without a
+  // half-close.
   void close_follows() { close_follows_ = true; }
-  // The source is known to be reset, by a write to it: that took the socket's error, so that reading
-  // shows an end where there is none. It then counts as source_failed.
+  // The source is known to be reset, by a write to it: that took the socket's error, so that
+  // reading shows an end where there is none. It then counts as source_failed.
   void cut() { cut_ = true; }
   [[nodiscard]] bool ended() const { return ended_; }  // the source's end was read
 

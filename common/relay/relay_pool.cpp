@@ -11,7 +11,7 @@ namespace causeway::relay {
 
 RelayBuffer RelayPool::make_buffer(std::size_t size) {
   // Uninitialised on purpose: only what was received is ever read from it.
-  return RelayBuffer{std::unique_ptr<std::byte[]>(new std::byte[size]), size};
+  return RelayBuffer{std::make_unique_for_overwrite<std::byte[]>(size), size};
 }
 
 RelayBuffer RelayPool::take_buffer(bool large) {
@@ -50,9 +50,13 @@ std::optional<RelayPipe> RelayPool::take_pipe() {
     return pipe;
   }
   if (pipes_ >= kMaxPipes) return std::nullopt;
+  if (not_before_ > 0) {
+    --not_before_;
+    return std::nullopt;
+  }
+  not_before_ = kRefusals;  // unless it works
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) return std::nullopt;
-  ++pipes_made_;
   RelayPipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1]), 0};
   // Fails above fs.pipe-user-pages-soft; then the default, or even less (pipe(7)), is what we have.
   (void)::fcntl(ends[1], F_SETPIPE_SZ, static_cast<int>(kPipeSize));
@@ -60,10 +64,13 @@ std::optional<RelayPipe> RelayPool::take_pipe() {
   if (size < static_cast<int>(kSmallestPipe)) return std::nullopt;
   pipe.capacity = static_cast<std::size_t>(size);
   ++pipes_;
+  ++pipes_made_;
+  not_before_ = 0;
   return pipe;
 }
 
 void RelayPool::give_back(RelayPipe pipe, bool empty) {
+  not_before_ = 0;
   if (empty && idle_pipes_.size() < kIdlePipes) {
     idle_pipes_.push_back(std::move(pipe));
   } else {

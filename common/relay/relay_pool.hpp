@@ -64,6 +64,7 @@ class RelayPool {
  private:
   static constexpr std::size_t kIdleSmallBuffers = 64;
   static constexpr std::size_t kIdleLargeBuffers = 8;
+  static constexpr unsigned kRefusals = 4096;
   std::size_t large_buffer_;
   std::vector<RelayBuffer> small_;
   std::vector<RelayBuffer> large_;
@@ -71,6 +72,8 @@ class RelayPool {
   std::vector<RelayPipe> idle_pipes_;
   std::size_t pipes_ = 0;
   std::uint64_t pipes_made_ = 0;
+  // How many more calls go without a pipe, since the system refused one: asking costs five calls.
+  unsigned not_before_ = 0;
 };
 
 }  // namespace causeway::relay

@@ -117,7 +117,7 @@ bool Connection::is_trusted() const {
 
 bool Connection::watch_client(std::uint32_t more_events) {
   const bool again = std::exchange(client_watched_, true);
-  const std::uint32_t events = EPOLLIN | EPOLLRDHUP | EPOLLET | more_events;
+  const std::uint32_t events = EPOLLIN | EPOLLPRI | EPOLLRDHUP | EPOLLET | more_events;
   return context_.watch(client_.get(), this, Ready::client, events, again);
 }
 
@@ -244,6 +244,7 @@ void Connection::refuse(End reason, Alert alert) {
   (void)::send(client_.get(), record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   (void)::shutdown(client_.get(), SHUT_WR);
   phase_ = Phase::refuse;
+  may_discard_ = kMaxDiscard;
   set_deadline(snapshot().timeouts.shutdown);
   // Closed with bytes unread the socket would send a reset, which can overtake the alert.
   discard();
@@ -256,7 +257,7 @@ void Connection::discard() {
     const ssize_t count = ::recv(client_.get(), scratch.data(), scratch.size(), MSG_DONTWAIT);
     if (count > 0) {
       discarded_ += static_cast<std::uint64_t>(count);
-      if (discarded_ > kMaxDiscard) return end(End::client_left);
+      if (discarded_ > may_discard_) return end(End::client_left);
     } else if (count < 0 && errno == EAGAIN) {
       return;
     } else if (count == 0 || errno != EINTR) {

@@ -2,7 +2,11 @@
 // Theory of operation: one client's connection, from its accept to its end, on one worker.
 //
 //   proxy header -> ClientHello -> route -> dial -> (CONNECT of hybrid vsock) -> relay
-//                        \-> refuse: the TLS alert, FIN, and a short while for the client to read it
+//                        \-> refuse: the TLS alert, FIN, and a short while for the client to read
+//                        it
+//   relay -> linger: an upstream that ended in the middle of an upload; the client gets what was
+//   sent
+//            to it before its connection is closed, which would throw that away
 //
 // The connection is a state machine driven by its worker: by epoll's edges for its sockets, by its
 // one timer, and by go_on() after a turn that was full. Every phase has a deadline: proxy_header,
@@ -11,11 +15,11 @@
 // The client's socket is read before it is put into the epoll set: under load the ClientHello is
 // there already. Edges are not missed by that: adding a socket reports what is ready.
 //
-// The upstream's socket is added when its connect begins. In a race each attempt has an object of its
-// own in the epoll set, and the first that connects becomes the upstream.
+// The upstream's socket is added when its connect begins. In a race each attempt has an object of
+// its own in the epoll set, and the first that connects becomes the upstream.
 //
-// end() only marks the connection and closes its sockets; the worker frees it when the events it has at
-// hand are through, since one of them may still name it.
+// end() only marks the connection and closes its sockets; the worker frees it when the events it
+// has at hand are through, since one of them may still name it.
 #pragma once
 
 #include <cstdint>
@@ -72,7 +76,7 @@ class alignas(8) Connection : private TimerWheel::Timer {
   [[nodiscard]] Connection* next() const { return next_; }
 
  private:
-  enum class Phase : std::uint8_t { proxy, hello, dial, hvsock, relay, refuse, over };
+  enum class Phase : std::uint8_t { proxy, hello, dial, hvsock, relay, linger, refuse, over };
 
   // What is needed until the relay begins.
   struct Sniff {
@@ -88,7 +92,7 @@ class alignas(8) Connection : private TimerWheel::Timer {
   };
 
   [[nodiscard]] const Snapshot& snapshot() const { return *epoch_->snapshot; }
-  [[nodiscard]] const Route& route() const { return snapshot().routes[match_.route]; }
+  [[nodiscard]] const Route& route() const { return *snapshot().routes[match_.route]; }
   [[nodiscard]] Upstream::Clock::time_point clock() const;
 
   bool watch_client(std::uint32_t more_events = 0);
@@ -104,13 +108,17 @@ class alignas(8) Connection : private TimerWheel::Timer {
   void take_route(const RouteTable::Found& found, Alert alert);
   void refuse(End reason, Alert alert);
   void discard();
+  void linger(End reason);
+  void check_linger();
   void drop_upstreams();
   void leave_route();
 
   void dial();
   void dial_next();
   void race();
+  void nothing_left();
   void attempt_failed(int code);
+  [[nodiscard]] bool leads_to_us() const;
   void connected(std::uint32_t events);
   void say_connect();
   void read_hvsock_reply();
@@ -137,14 +145,18 @@ class alignas(8) Connection : private TimerWheel::Timer {
   bool client_ended_ = false;     // EPOLLRDHUP was seen before the relay began
   bool counted_ = false;          // its reason was
   bool in_turns_ = false;
+  bool cut_ = false;  // with Phase::linger: to be reset, once the client's kernel has what was sent
+  std::uint32_t race_width_ = 0;  // attempts at once
 
-  std::uint64_t deadline_ = TimerWheel::kNever;         // of the phase
+  std::uint64_t deadline_ = TimerWheel::kNever;  // of the phase
   std::uint64_t attempt_deadline_ = TimerWheel::kNever;
   std::uint64_t total_deadline_ = TimerWheel::kNever;
-  std::uint64_t moved_at_ = 0;   // when progress was last seen to have changed
+  std::uint64_t moved_at_ = 0;  // when progress was last seen to have changed
   std::uint64_t progress_ = 0;
   std::uint64_t unsent_ = 0;  // bytes in both send buffers when that was last asked
   std::uint64_t discarded_ = 0;
+  std::uint64_t may_discard_ = 0;
+  std::uint64_t linger_until_ = 0;
 
   net::ProxySource source_;
   std::unique_ptr<Sniff> sniff_;

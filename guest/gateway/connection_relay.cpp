@@ -17,7 +17,7 @@ namespace causeway::gateway {
 
 namespace {
 
-constexpr std::uint32_t kUpstreamEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+constexpr std::uint32_t kUpstreamEvents = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
 int error_of(int fd) {
   int error = 0;
@@ -30,6 +30,9 @@ std::uint64_t unsent_of(int fd) {
   int bytes = 0;
   return ::ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? static_cast<std::uint64_t>(bytes) : 0;
 }
+
+// What a client may still send while it reads the end of its answer.
+constexpr std::uint64_t kMaxLinger = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -44,9 +47,17 @@ void Connection::dial() {
     return refuse(full ? End::upstream_limit : End::no_upstream, Alert::internal_error);
   }
   phase_ = Phase::dial;
-  dialler_.emplace(to, match_.port, candidates);
-  set_deadline(snapshot().timeouts.connect);
-  if (to.config.choice == Choice::race && candidates.count > 1) {
+  // A VMM's socket always connects: it would win before the guest is asked. Those are dialled in
+  // turn.
+  const bool races = to.config.choice == Choice::race && candidates.count > 1 &&
+                     std::none_of(to.upstreams.begin(), to.upstreams.end(), [](const auto& view) {
+                       return !view.targets.empty() && view.targets.front().hvsock_port != 0;
+                     });
+  const bool again = dialler_.has_value();  // after a full backlog: the time goes on
+  dialler_.emplace(to, match_.port, candidates, races);
+  if (!again) set_deadline(snapshot().timeouts.connect);
+  if (races) {
+    race_width_ = std::max(2U, to.config.race);
     race();
   } else {
     dial_next();
@@ -56,7 +67,7 @@ void Connection::dial() {
 void Connection::dial_next() {
   for (;;) {
     auto attempt = dialler_->next(clock());
-    if (!attempt) return refuse(dialler_->failure(), Alert::internal_error);
+    if (!attempt) return nothing_left();
     context_.counters.connect_attempts.add();
     upstream_ = std::move(*attempt);
     if (!context_.watch(upstream_.fd.get(), this, Ready::upstream, kUpstreamEvents)) {
@@ -74,15 +85,14 @@ void Connection::dial_next() {
 }
 
 void Connection::race() {
-  const std::uint32_t width = std::max(2U, route().config.race);
   while (phase_ == Phase::dial && !upstream_.fd.valid()) {
     const auto running = static_cast<std::size_t>(std::count_if(
         racers_.begin(), racers_.end(), [](const auto& racer) { return !racer->over; }));
-    if (running >= width) return;
+    if (running >= race_width_) break;
     auto attempt = dialler_->next(clock());
     if (!attempt) {
-      if (running == 0) refuse(dialler_->failure(), Alert::internal_error);
-      return;
+      if (running == 0) return nothing_left();
+      break;
     }
     context_.counters.connect_attempts.add();
     auto racer = std::make_unique<Racer>();
@@ -95,6 +105,21 @@ void Connection::race() {
     racers_.push_back(std::move(racer));
     if (racers_.back()->attempt.connected) return on_attempt(*racers_.back(), EPOLLOUT);
   }
+  // Those that are silent must not keep the others from being tried.
+  attempt_deadline_ = TimerWheel::kNever;
+  if (dialler_->more() && deadline_ != TimerWheel::kNever && deadline_ > context_.now) {
+    attempt_deadline_ = context_.now + (deadline_ - context_.now) / 2;
+  }
+  arm();
+}
+
+// Every upstream has failed. One that was only busy is asked again, for as long as there is time.
+void Connection::nothing_left() {
+  if (!dialler_->met_full_backlog() || context_.now >= deadline_) {
+    return refuse(dialler_->failure(), Alert::internal_error);
+  }
+  attempt_deadline_ = context_.now + 1;  // with the wheel's next tick
+  arm();
 }
 
 void Connection::on_attempt(Racer& racer, std::uint32_t events) {
@@ -126,12 +151,37 @@ void Connection::attempt_failed(int code) {
   dialler_->failed(upstream_, end_of_errno(code), clock());
   upstream_ = {};
   phase_ = Phase::dial;
-  if (!dialler_->more()) return refuse(dialler_->failure(), Alert::internal_error);
+  if (!dialler_->more()) return nothing_left();
   context_.counters.connect_retries.add();
   dial_next();
 }
 
+// Whether the upstream is one of our own listeners, by whatever name or address it was reached.
+bool Connection::leads_to_us() const {
+  const auto listens = [this](const net::Endpoint& peer) {
+    return std::any_of(context_.own->begin(), context_.own->end(), [&](const net::Endpoint& own) {
+      const bool any = std::all_of(own.ip.bytes.begin(), own.ip.bytes.end(),
+                                   [](std::uint8_t byte) { return byte == 0; });
+      // [::] takes IPv4 too.
+      const bool covers = any && (own.ip.v6 || !peer.ip.v6);
+      return own.port == peer.port && (covers || own.ip == peer.ip);
+    });
+  };
+  const bool port_is_ours =
+      std::any_of(context_.own->begin(), context_.own->end(),
+                  [this](const net::Endpoint& own) { return own.port == upstream_.port; });
+  if (!port_is_ours) return false;
+  const auto ends = net::endpoints_of_socket(upstream_.fd.get());
+  if (!ends.client || !listens(*ends.client)) return false;
+  // On this machine: its own address, or loopback (127.0.0.0/8 is reached from 127.0.0.1).
+  const bool loopback = !ends.client->ip.v6 && ends.client->ip.bytes[0] == 127;
+  return loopback || ends.client->ip == ends.server->ip;
+}
+
 void Connection::connected(std::uint32_t events) {
+  if (upstream_.port != 0 && leads_to_us()) {
+    return refuse(End::forbidden_port, Alert::internal_error);
+  }
   if (upstream_.hvsock_port != 0) return say_connect();
   upstream_.slot->note_connected();
   start_relay(events);
@@ -201,8 +251,8 @@ void Connection::start_relay(std::uint32_t events) {
     }
     net::ProxyTlvs tlvs;
     tlvs.authority = sniff.hello.hello().server_name;
-    const auto header = proxy == ProxyOut::v1 ? net::encode_proxy_v1(source_)
-                                              : net::encode_proxy_v2(source_, tlvs);
+    const auto header =
+        proxy == ProxyOut::v1 ? net::encode_proxy_v1(source_) : net::encode_proxy_v2(source_, tlvs);
     ours = header.size;
     const auto room = std::span(sniff.buffer.bytes.get(), sniff.begin).last(ours);
     std::memcpy(room.data(), header.bytes().data(), ours);
@@ -225,12 +275,43 @@ void Connection::start_relay(std::uint32_t events) {
 }
 
 void Connection::after(const std::optional<End>& outcome) {
-  if (outcome) return end(*outcome);
+  if (outcome) {
+    const bool unread = *outcome == End::orderly && !relay_->client_ended();
+    if (unread || *outcome == End::upstream_reset) return linger(*outcome);
+    return end(*outcome);
+  }
   if (relay_->waits_for_client_room() && !std::exchange(client_for_room_, true) &&
       !watch_client(EPOLLOUT)) {
     return end(End::own_fault);
   }
   if (relay_->wants_turn() && !std::exchange(in_turns_, true)) context_.turns.push_back(this);
+}
+
+// The upstream is done with, in order or not, and the client is not. Closed or reset at once, its
+// socket would throw away what the client's kernel has not taken yet: the end of the answer.
+void Connection::linger(End reason) {
+  cut_ = !relay_->answered();
+  const bool nothing_on_its_way = unsent_of(client_.get()) == 0;
+  if (reason != End::orderly && nothing_on_its_way) return end(reason);
+  context_.counters.end(reason);
+  counted_ = true;
+  relay_.reset();
+  drop_upstreams();
+  leave_route();
+  phase_ = Phase::linger;
+  may_discard_ = kMaxLinger;
+  set_deadline(snapshot().timeouts.shutdown);
+  linger_until_ = deadline_;
+  check_linger();
+}
+
+void Connection::check_linger() {
+  if (unsent_of(client_.get()) == 0 && cut_) return end(End::upstream_reset);
+  if (context_.now >= linger_until_) return end(cut_ ? End::upstream_reset : End::orderly);
+  if (!cut_) discard();  // until the client's own end
+  if (phase_ != Phase::linger) return;
+  deadline_ = std::min(linger_until_, context_.now + 2 * TimerWheel::kTick);
+  arm();
 }
 
 void Connection::go_on() {
@@ -254,6 +335,9 @@ void Connection::on_client(std::uint32_t events) {
       return;
     case Phase::refuse:
       return discard();
+    case Phase::linger:
+      if ((events & EPOLLERR) != 0) return end(End::client_reset);
+      return check_linger();
     case Phase::over:
       return;
   }
@@ -274,6 +358,7 @@ void Connection::on_upstream(std::uint32_t events) {
       return read_hvsock_reply();
     case Phase::proxy:
     case Phase::hello:
+    case Phase::linger:
     case Phase::refuse:
     case Phase::over:
       return;
@@ -286,8 +371,8 @@ void Connection::set_idle_deadline() {
   const Duration idle = snapshot().timeouts.idle;
   const auto limit = static_cast<std::uint64_t>(idle.value.count());
   // A fifth of `idle` late at most, and two ticks of the wheel.
-  deadline_ = idle.never ? TimerWheel::kNever
-                         : std::min(context_.now + limit / 5, moved_at_ + limit);
+  deadline_ =
+      idle.never ? TimerWheel::kNever : std::min(context_.now + limit / 5, moved_at_ + limit);
   arm();
 }
 
@@ -301,15 +386,15 @@ void Connection::check_idle() {
     moved_at_ = context_.now;
   }
   const Duration idle = snapshot().timeouts.idle;
-  if (!idle.never &&
-      context_.now - moved_at_ >= static_cast<std::uint64_t>(idle.value.count())) {
+  if (!idle.never && context_.now - moved_at_ >= static_cast<std::uint64_t>(idle.value.count())) {
     return end(End::idle);
   }
   set_idle_deadline();
 }
 
 void Connection::on_timer() {
-  if (context_.now >= total_deadline_ && phase_ != Phase::refuse) return end(End::total);
+  const bool counted = phase_ == Phase::refuse || phase_ == Phase::linger;
+  if (context_.now >= total_deadline_ && !counted) return end(End::total);
   switch (phase_) {
     case Phase::proxy:
       return end(End::proxy_timeout);
@@ -317,7 +402,15 @@ void Connection::on_timer() {
       return refuse(End::handshake_timeout, Alert::handshake_failure);
     case Phase::dial:
     case Phase::hvsock:
-      if (context_.now < deadline_) return attempt_failed(ETIMEDOUT);
+      if (context_.now < deadline_) {
+        if (std::any_of(racers_.begin(), racers_.end(),
+                        [](const auto& one) { return !one->over; })) {
+          ++race_width_;
+          return race();
+        }
+        if (!upstream_.fd.valid()) return dial();  // after a full backlog
+        return attempt_failed(ETIMEDOUT);
+      }
       if (upstream_.fd.valid()) dialler_->failed(upstream_, End::connect_timeout, clock());
       for (const auto& racer : racers_) {
         if (!racer->over) dialler_->failed(racer->attempt, End::connect_timeout, clock());
@@ -325,6 +418,8 @@ void Connection::on_timer() {
       return refuse(End::connect_timeout, Alert::internal_error);
     case Phase::relay:
       return check_idle();
+    case Phase::linger:
+      return check_linger();
     case Phase::refuse:
       return end(End::orderly);  // counted by refuse()
     case Phase::over:

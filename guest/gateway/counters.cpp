@@ -5,14 +5,33 @@ namespace causeway::gateway {
 
 namespace {
 
-constexpr std::array<std::string_view, kEnds> kNames = {
-    "not_tls",        "malformed_hello", "hello_too_long",  "no_name",
-    "bad_name",       "unknown_name",    "no_protocol",     "forbidden_port",
-    "client_left",    "handshake_timeout", "bad_proxy_header", "proxy_timeout",
-    "untrusted_proxy", "gateway_limit",  "route_limit",     "upstream_limit",
-    "no_descriptors", "no_upstream",     "connect_failed",  "connect_timeout",
-    "own_fault",      "orderly",         "client_reset",    "upstream_reset",
-    "idle",           "total",           "drained"};
+constexpr std::array<std::string_view, kEnds> kNames = {"not_tls",
+                                                        "malformed_hello",
+                                                        "hello_too_long",
+                                                        "no_name",
+                                                        "bad_name",
+                                                        "unknown_name",
+                                                        "no_protocol",
+                                                        "forbidden_port",
+                                                        "client_left",
+                                                        "handshake_timeout",
+                                                        "bad_proxy_header",
+                                                        "proxy_timeout",
+                                                        "untrusted_proxy",
+                                                        "gateway_limit",
+                                                        "route_limit",
+                                                        "upstream_limit",
+                                                        "no_descriptors",
+                                                        "no_upstream",
+                                                        "connect_failed",
+                                                        "connect_timeout",
+                                                        "own_fault",
+                                                        "orderly",
+                                                        "client_reset",
+                                                        "upstream_reset",
+                                                        "idle",
+                                                        "total",
+                                                        "drained"};
 static_assert(!kNames.back().empty());  // one for each reason, in order
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "common/net/endpoints.hpp"
 #include "common/os/blocked_signals.hpp"
 
 namespace causeway::gateway {
@@ -15,6 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kNamesAtStart{2000};
 // Descriptors that are not connections': listeners, DNS, health checks, the admin socket.
 constexpr std::uint64_t kOtherDescriptors = 128;
+constexpr std::uint32_t kFew = 1000;  // connections: worth a warning
 constexpr std::uint64_t kPipeDescriptors = 2 * relay::RelayPool::kMaxPipes;  // of a worker
 
 unsigned processors() {
@@ -36,7 +38,9 @@ namespace {
 std::uint32_t connections_allowed(unsigned workers) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 1U << 20;
-  const std::uint64_t other = kOtherDescriptors + kPipeDescriptors * workers;
+  // A relay that gets no pipe copies: pipes need not have all they could use.
+  const std::uint64_t pipes = std::min(kPipeDescriptors * workers, limit.rlim_cur / 4);
+  const std::uint64_t other = kOtherDescriptors + pipes;
   const std::uint64_t room = limit.rlim_cur > other + 32 ? limit.rlim_cur - other : 32;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(room / 2, 1U << 24));
 }
@@ -55,8 +59,10 @@ Gateway::Gateway(asio::io_context& control, const GatewayConfig& config, std::st
       directory_(control, resolver_, health_) {}
 
 Gateway::~Gateway() {
-  for (const auto& worker : workers_) worker->stop();
-  for (auto& thread : threads_) thread.join();
+  for (const auto& worker : workers_)
+    worker->stop();
+  for (auto& thread : threads_)
+    thread.join();
 }
 
 Result<void> Gateway::open() {
@@ -65,13 +71,20 @@ Result<void> Gateway::open() {
       open_listeners(config_.all_listeners(), worker_count_, config_.threads_model, warnings_);
   if (!opened) return opened.error();
   listeners_ = std::move(*opened);
+  for (const auto& listener : listeners_) {
+    if (const auto own = net::own_endpoint(listener.sockets.front().fd()))
+      group_.own.push_back(*own);
+  }
+  const std::uint32_t allowed = connections_allowed(worker_count_);
+  if (config_.max_connections > allowed || (config_.max_connections == 0 && allowed < kFew)) {
+    warnings_.push_back("max_connections: descriptors (RLIMIT_NOFILE) allow " +
+                        std::to_string(allowed));
+  }
+  start_warnings_ = warnings_.size();
   const auto inert = inert_settings(config_, worker_count_, config_file_);
   warnings_.insert(warnings_.end(), inert.begin(), inert.end());
-  const std::uint32_t allowed = connections_allowed(worker_count_);
-  if (config_.max_connections > allowed) {
-    warnings_.push_back("max_connections: descriptors allow " + std::to_string(allowed));
-  }
-  for (const auto& warning : warnings_) log::warn("{}", warning);
+  for (const auto& warning : warnings_)
+    log::warn("{}", warning);
   if (auto set = resolver_.set_servers(config_.dns_servers); !set) return set.error();
   return {};
 }
@@ -89,7 +102,8 @@ void Gateway::start() {
   group_.rebalance = config_.rebalance.value_or(true) && worker_count_ > 1;
   for (unsigned i = 0; i < worker_count_; ++i) {
     std::vector<WorkerListener> mine;
-    for (const auto& listener : listeners_) mine.push_back(listener.of_worker(i));
+    for (const auto& listener : listeners_)
+      mine.push_back(listener.of_worker(i));
     workers_.push_back(std::make_unique<Worker>(group_, snapshot_, mine));
     group_.workers.push_back(workers_.back().get());
   }
@@ -125,7 +139,8 @@ std::shared_ptr<const Snapshot> Gateway::make_snapshot() const {
 
 void Gateway::publish() {
   auto snapshot = make_snapshot();
-  for (const auto& worker : workers_) worker->publish(snapshot);
+  for (const auto& worker : workers_)
+    worker->publish(snapshot);
   const std::lock_guard lock(mutex_);
   snapshot_ = std::move(snapshot);
 }
@@ -140,7 +155,8 @@ Result<std::string> Gateway::reload() {
   if (set) set = resolver_.set_servers(fresh.dns_servers);
   if (!set) {
     std::string text = set.error().message;
-    while (!text.empty() && text.back() == '\n') text.pop_back();
+    while (!text.empty() && text.back() == '\n')
+      text.pop_back();
     log::error("reload refused, the old configuration stays: {}", text);
     const std::lock_guard lock(mutex_);
     last_reload_error_ = text;
@@ -153,6 +169,8 @@ Result<std::string> Gateway::reload() {
     note += " threads";
   }
   if (fresh.rebalance != config_.rebalance) note += " rebalance";
+  if (fresh.admin != config_.admin) note += " admin";
+  if (fresh.log_level != config_.log_level) note += " log_level";
   if (!note.empty()) log::warn("reload: needs a restart to take effect:{}", note);
   {
     const std::lock_guard lock(mutex_);
@@ -164,9 +182,14 @@ Result<std::string> Gateway::reload() {
     fresh.rebalance = config_.rebalance;
     config_ = std::move(fresh);
     last_reload_error_.clear();
-    warnings_ = inert_settings(config_, worker_count_, config_file_);
+    warnings_.resize(std::min(warnings_.size(), start_warnings_));
+    for (auto& warning : inert_settings(config_, worker_count_, config_file_)) {
+      if (std::find(warnings_.begin(), warnings_.end(), warning) == warnings_.end()) {
+        log::warn("{}", warning);
+        warnings_.push_back(std::move(warning));
+      }
+    }
   }
-  for (const auto& warning : warnings_) log::warn("{}", warning);
   table_ = std::make_shared<const RouteTable>(config_);
   directory_.update(config_.effective_routes());
   publish();
@@ -180,25 +203,29 @@ void Gateway::drain() {
     const std::lock_guard lock(mutex_);
     draining_ = true;
   }
-  for (const auto& worker : workers_) worker->drain(config_.drain);
+  for (const auto& worker : workers_)
+    worker->drain(config_.drain);
 }
 
 void Gateway::stop() {
-  for (const auto& worker : workers_) worker->stop();
+  for (const auto& worker : workers_)
+    worker->stop();
 }
 
-// Closed only when all have taken who waited: the sockets may be shared, and a closed one resets those
-// that wait in it. Who comes from now on is refused, and can go elsewhere.
+// Closed only when all have taken who waited: the sockets may be shared, and a closed one resets
+// those that wait in it. Who comes from now on is refused, and can go elsewhere.
 void Gateway::worker_swept() {
   if (--sweeping_ != 0) return;
-  for (auto& listener : listeners_) listener.sockets.clear();
+  for (auto& listener : listeners_)
+    listener.sockets.clear();
 }
 
 void Gateway::worker_ended() {
   if (--running_ == 0) control_.stop();
 }
 
-// The service manager hears of life only when every worker's loop has turned since it was last woken.
+// The service manager hears of life only when every worker's loop has turned since it was last
+// woken.
 asio::awaitable<void> Gateway::feed_watchdog(std::chrono::microseconds interval) {
   std::vector<std::uint64_t> before(workers_.size(), 0);
   const auto pause = std::chrono::duration_cast<std::chrono::milliseconds>(interval / 2);
@@ -206,7 +233,7 @@ asio::awaitable<void> Gateway::feed_watchdog(std::chrono::microseconds interval)
     bool all = true;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       const std::uint64_t loops = workers_[i]->counters().loops.get();
-      all = all && loops != before[i];
+      all = all && (loops != before[i] || workers_[i]->ended());
       before[i] = loops;
       workers_[i]->wake();
     }

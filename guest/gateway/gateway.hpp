@@ -5,7 +5,8 @@
 // workers see: a new one on a reload and whenever a name leads elsewhere. It never touches a
 // connection.
 //
-//   SIGHUP        reads the configuration again. What is wrong with it is logged and shown, and the old
+//   SIGHUP        reads the configuration again. What is wrong with it is logged and shown, and the
+//   old
 //                 one stays. Connections keep the snapshot that they were routed by.
 //   SIGTERM       drains: no more connections, those that are there may finish within `drain`.
 //   a second one  ends at once.
@@ -80,6 +81,7 @@ class Gateway {
   mutable std::mutex mutex_;  // between the control thread and the admin threads' status()
   std::shared_ptr<const Snapshot> snapshot_;
   std::vector<std::string> warnings_;
+  std::size_t start_warnings_ = 0;  // of them, the first: a reload does not change those
   std::string last_reload_error_;
   bool draining_ = false;
 };

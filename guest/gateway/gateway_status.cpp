@@ -71,7 +71,8 @@ Json describe_route(const Route& route, Upstream::Clock::time_point now) {
   json["upstreams"] = Json::array();
   for (const UpstreamView& view : route.upstreams) {
     Json targets = Json::array();
-    for (const Target& target : view.targets) targets.push_back(text_of(target));
+    for (const Target& target : view.targets)
+      targets.push_back(text_of(target));
     json["upstreams"].push_back({
         {"address", to_string(view.config.address)},
         {"weight", view.config.weight},
@@ -110,18 +111,20 @@ std::string Gateway::status() {
       counters[kNamed[k].name] = value;
       sums[k] += value;
     }
-    for (std::size_t k = 0; k < kEnds; ++k) ends[k] += worker.counters().ended[k].get();
+    for (std::size_t k = 0; k < kEnds; ++k)
+      ends[k] += worker.counters().ended[k].get();
     active += worker.load();
     idle += worker.pipes_idle();
     in_use += worker.pipes_in_use();
-    json["workers"].push_back({{"index", i},
-                               {"connections", worker.load()},
-                               {"pipes",
-                                {{"idle", worker.pipes_idle()}, {"in_use", worker.pipes_in_use()}}},
-                               {"counters", std::move(counters)}});
+    json["workers"].push_back(
+        {{"index", i},
+         {"connections", worker.load()},
+         {"pipes", {{"idle", worker.pipes_idle()}, {"in_use", worker.pipes_in_use()}}},
+         {"counters", std::move(counters)}});
   }
   Json counters;
-  for (std::size_t k = 0; k < kNamed.size(); ++k) counters[kNamed[k].name] = sums[k];
+  for (std::size_t k = 0; k < kNamed.size(); ++k)
+    counters[kNamed[k].name] = sums[k];
   json["connections"] = {{"active", active},
                          {"accepted", counters["accepted"]},
                          {"relayed", counters["relayed"]},
@@ -146,7 +149,9 @@ std::string Gateway::status() {
   json["routes"] = Json::array();
   const auto now = Upstream::Clock::now();
   if (snapshot_) {
-    for (const Route& route : snapshot_->routes) json["routes"].push_back(describe_route(route, now));
+    for (const auto& route : snapshot_->routes) {
+      json["routes"].push_back(describe_route(*route, now));
+    }
   }
   json["dns"] = {{"rounds", resolver_.counters().rounds.get()},
                  {"failed_rounds", resolver_.counters().failed_rounds.get()},

@@ -88,9 +88,10 @@ int main(int argc, char** argv) {
   using namespace causeway;
   try {
     gateway::GatewayConfig config;
-    OptionTable table("causeway-gateway",
-                      "Takes TLS connections and relays each to the upstream that its name asks for.",
-                      bridge::version_text("causeway-gateway"));
+    OptionTable table(
+        "causeway-gateway",
+        "Takes TLS connections and relays each to the upstream that its name asks for.",
+        bridge::version_text("causeway-gateway"));
     gateway::add_gateway_options(table, config);
     table.remark_with([&config](std::string_view text, const std::string& file) {
       return gateway::inert_settings_of(config, gateway::worker_count(config), text, file);

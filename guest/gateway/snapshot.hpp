@@ -27,13 +27,14 @@ struct Route {
 
 struct Snapshot {
   std::shared_ptr<const RouteTable> table;
-  std::vector<Route> routes;  // by RouteMatch::route
+  // By RouteMatch::route. Snapshots share the routes that are the same in both.
+  std::vector<std::shared_ptr<const Route>> routes;
   Timeouts timeouts;
-  std::size_t buffer_size = 0;                   // bytes
-  std::optional<std::uint64_t> splice_after;     // bytes; none: no gate
+  std::size_t buffer_size = 0;                // bytes
+  std::optional<std::uint64_t> splice_after;  // bytes; none: no gate
   std::optional<std::chrono::milliseconds> splice_after_time;
-  std::uint32_t max_connections = 0;             // of all workers together; never 0
-  std::vector<ListenerConfig> listeners;         // by listener index
+  std::uint32_t max_connections = 0;      // of all workers together; never 0
+  std::vector<ListenerConfig> listeners;  // by listener index
 };
 
 }  // namespace causeway::gateway

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Theory of operation: deadlines of many connections, coarse and cheap.
 //
-// Time is in milliseconds of the caller's clock, in ticks of kTick. A deadline lies in the slot of its
-// tick; one that is more than a turn of the wheel away stays there while the wheel comes by. Arming
-// and cancelling are a few stores, no memory is allocated, and nothing has to be armed for a single
-// read or write: a connection has one timer, re-armed when its phase changes or when it fires.
-// A timer fires at its deadline or up to kTick later, never earlier.
+// Time is in milliseconds of the caller's clock, in ticks of kTick. A deadline lies in the slot of
+// its tick; one that is more than a turn of the wheel away stays there while the wheel comes by.
+// Arming and cancelling are a few stores, no memory is allocated, and nothing has to be armed for a
+// single read or write: a connection has one timer, re-armed when its phase changes or when it
+// fires. A timer fires at its deadline or up to kTick later, never earlier.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ class TimerWheel {
   };
 
   explicit TimerWheel(std::uint64_t now) : done_(now / kTick) {
-    for (Timer& slot : slots_) slot.next = slot.previous = &slot;
+    for (Timer& slot : slots_)
+      slot.next = slot.previous = &slot;
   }
   TimerWheel(const TimerWheel&) = delete;
   TimerWheel& operator=(const TimerWheel&) = delete;

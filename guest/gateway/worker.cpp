@@ -18,8 +18,9 @@ namespace causeway::gateway {
 
 namespace {
 
-constexpr int kEvents = 256;          // in one turn
-constexpr unsigned kMaxBurst = 64;    // accepts of one listener in one turn
+constexpr int kEvents = 256;           // in one turn
+constexpr unsigned kMaxBurst = 64;     // accepts of one listener in one turn
+constexpr unsigned kSweep = 4096;      // accepts of one listener before it is closed: its backlog
 constexpr std::uint64_t kPause = 100;  // milliseconds without accepting
 
 std::uint64_t clock_now() {
@@ -43,6 +44,7 @@ void reset_now(UniqueFd fd) {
 Worker::Worker(WorkerGroup& group, std::shared_ptr<const Snapshot> snapshot,
                const std::vector<WorkerListener>& listeners)
     : group_(group), context_(clock_now(), snapshot->buffer_size) {
+  context_.own = &group.own;
   context_.epoch = new Epoch(std::move(snapshot), group.workers.size());
   context_.epoll.reset(::epoll_create1(EPOLL_CLOEXEC));
   event_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -66,8 +68,10 @@ Worker::~Worker() {
 }
 
 void Worker::run() {
-  while (!stopped_ && (accepting_ || context_.first != nullptr)) turn();
+  while (!stopped_ && (accepting_ || context_.first != nullptr))
+    turn();
   end_all(End::drained);
+  ended_.store(true, std::memory_order_relaxed);
 }
 
 void Worker::turn() {
@@ -83,7 +87,8 @@ void Worker::turn() {
   }
   if (!context_.turns.empty()) {
     going_on_.swap(context_.turns);
-    for (Connection* connection : going_on_) connection->go_on();
+    for (Connection* connection : going_on_)
+      connection->go_on();
     going_on_.clear();
   }
   context_.wheel.expire(context_.now, [this](TimerWheel::Timer& timer) { fire(timer); });
@@ -96,8 +101,8 @@ void Worker::turn() {
 }
 
 void Worker::dispatch(std::uint64_t data, std::uint32_t events) {
-  // The reverse of WorkerContext::watch(): the address of an object of the kind that the bits name. It
-  // still lives: connections are freed after the turn in which they end, attempts with them.
+  // The reverse of WorkerContext::watch(): the address of an object of the kind that the bits name.
+  // It still lives: connections are freed after the turn in which they end, attempts with them.
   const std::uintptr_t address = data & ~kReadyMask;
   switch (static_cast<Ready>(data & kReadyMask)) {
     case Ready::mailbox:
@@ -124,12 +129,14 @@ void Worker::fire(TimerWheel::Timer& timer) {
 }
 
 void Worker::free_ended() {
-  for (Connection* connection : context_.over) delete connection;
+  for (Connection* connection : context_.over)
+    delete connection;
   context_.over.clear();
 }
 
 void Worker::end_all(End reason) {
-  while (context_.first != nullptr) context_.first->end(reason);
+  while (context_.first != nullptr)
+    context_.first->end(reason);
 }
 
 // ---- the mailbox ----
@@ -214,8 +221,8 @@ void Worker::read_mailbox() {
 // ---- accepting ----
 
 void Worker::accept_from(Listening& listening) {
-  // One at a time while they come singly; a listener that was ready in the turn before too gets twice
-  // as many. So the accept() that would only say EAGAIN is rare.
+  // One at a time while they come singly; a listener that was ready in the turn before too gets
+  // twice as many. So the accept() that would only say EAGAIN is rare.
   listening.burst =
       listening.last_turn + 1 == turns_ ? std::min(listening.burst * 2, kMaxBurst) : 1;
   listening.last_turn = turns_;
@@ -318,7 +325,7 @@ void Worker::stop_accepting() {
   if (!accepting_) return;
   for (const auto& listening : listeners_) {
     // Who has connected already is served: a closed listener would reset them.
-    for (unsigned i = 0; i < 16 * kMaxBurst && !listening->paused; ++i) {
+    for (unsigned i = 0; i < kSweep; ++i) {
       if (!accept_one(*listening)) break;
     }
     if (!listening->paused) {

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Theory of operation: a worker, one thread with everything that its connections need.
 //
-// The loop waits in epoll, reads the clock once, serves what is ready, goes on with connections that
-// had a full turn, fires timers and frees what ended. Sockets are registered once, edge-triggered: a
-// relay makes system calls for its bytes and for nothing else. That is why it is not Asio's loop: Asio
-// re-arms a descriptor with a system call for each wait, and a wait costs it an operation object, two
-// mutexes and a queue besides.
+// The loop waits in epoll, reads the clock once, serves what is ready, goes on with connections
+// that had a full turn, fires timers and frees what ended. Sockets are registered once,
+// edge-triggered: a relay makes system calls for its bytes and for nothing else. That is why it is
+// not Asio's loop: Asio re-arms a descriptor with a system call for each wait, and a wait costs it
+// an operation object, two mutexes and a queue besides.
 //
-// Listeners are level-triggered. A listener of a worker's own (SO_REUSEPORT) spreads by the kernel's
-// hash, which is uneven with few connections; one that all share wakes one of them (EPOLLEXCLUSIVE).
-// Either way a worker that has clearly more connections than the least loaded one hands a new one over,
-// as a bare descriptor that was never in its epoll set: if mine >= least + 1 + least/4. The other's
-// queue is bounded; full, the connection stays.
+// Listeners are level-triggered. A listener of a worker's own (SO_REUSEPORT) spreads by the
+// kernel's hash, which is uneven with few connections; one that all share wakes one of them
+// (EPOLLEXCLUSIVE). Either way a worker that has clearly more connections than the least loaded one
+// hands a new one over, as a bare descriptor that was never in its epoll set: if mine >= least + 1
+// + least/4. The other's queue is bounded; full, the connection stays.
 //
-// When descriptors run out, a spare one is given up to accept and reset who is waiting, so that nobody
-// hangs in the backlog, and accepting pauses.
+// When descriptors run out, a spare one is given up to accept and reset who is waiting, so that
+// nobody hangs in the backlog, and accepting pauses.
 //
-// Other threads speak to a worker through its mailbox: a lock held for a few stores, and an eventfd.
+// Other threads speak to a worker through its mailbox: a lock held for a few stores, and an
+// eventfd.
 #pragma once
 
 #include <deque>
@@ -39,13 +40,14 @@ struct WorkerGroup {
   std::vector<Worker*> workers;
   LimitedCount connections;
   bool rebalance = false;
+  std::vector<net::Endpoint> own;  // the tcp listeners' addresses
   std::function<void()> on_swept;  // by each worker's thread, once it accepts no more
 };
 
 // A listening socket of a worker, its own or one that all have.
 struct WorkerListener {
   ListenerInfo info;
-  int fd = -1;          // borrowed
+  int fd = -1;  // borrowed
   bool shared = false;
 };
 
@@ -71,9 +73,12 @@ class Worker {
   void stop();  // resets everything at once
   void wake();  // the loop turns once
 
+  [[nodiscard]] bool ended() const { return ended_.load(std::memory_order_relaxed); }  // run() has
   [[nodiscard]] std::uint32_t load() const { return context_.load.load(std::memory_order_relaxed); }
   [[nodiscard]] const WorkerCounters& counters() const { return context_.counters; }
-  [[nodiscard]] std::size_t pipes_idle() const { return pipes_idle_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t pipes_idle() const {
+    return pipes_idle_.load(std::memory_order_relaxed);
+  }
   [[nodiscard]] std::size_t pipes_in_use() const {
     return pipes_in_use_.load(std::memory_order_relaxed);
   }
@@ -81,8 +86,8 @@ class Worker {
  private:
   struct alignas(8) Listening : TimerWheel::Timer {
     WorkerListener of;
-    unsigned burst = 1;            // accepts in the next turn
-    std::uint64_t last_turn = 0;   // in which it was ready
+    unsigned burst = 1;           // accepts in the next turn
+    std::uint64_t last_turn = 0;  // in which it was ready
     bool paused = false;
   };
   struct HandedOver {
@@ -130,6 +135,7 @@ class Worker {
   std::uint64_t drain_deadline_ = TimerWheel::kNever;
   struct alignas(8) DrainTimer : TimerWheel::Timer {
   } drain_timer_;
+  std::atomic<bool> ended_{false};
   std::atomic<std::size_t> pipes_idle_{0};
   std::atomic<std::size_t> pipes_in_use_{0};
 };

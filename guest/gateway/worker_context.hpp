@@ -15,8 +15,8 @@
 #include "common/os/unique_fd.hpp"
 #include "common/relay/relay_pool.hpp"
 #include "guest/gateway/counters.hpp"
-#include "guest/gateway/sniff/client_hello.hpp"
 #include "guest/gateway/snapshot.hpp"
+#include "guest/gateway/sniff/client_hello.hpp"
 #include "guest/gateway/timer_wheel.hpp"
 
 namespace causeway::gateway {
@@ -26,7 +26,8 @@ class Connection;
 // A snapshot as one worker uses it. It counts its connections itself, so that no connection touches
 // a reference count that the workers share.
 struct Epoch {
-  // `turn`: where round robin begins, so that not every new snapshot begins with the first upstream.
+  // `turn`: where round robin begins, so that not every new snapshot begins with the first
+  // upstream.
   Epoch(std::shared_ptr<const Snapshot> of, std::uint64_t turn)
       : snapshot(std::move(of)), turns(snapshot->routes.size(), RoundRobin{turn}) {}
   std::shared_ptr<const Snapshot> snapshot;
@@ -71,6 +72,8 @@ struct WorkerContext {
   Connection* first = nullptr;     // of all connections
   // Connections, those handed over to this worker and not yet taken included: others add those.
   std::atomic<std::uint32_t> load{0};
+  // Where the gateway itself listens on tcp: a connection to there would come back for ever.
+  const std::vector<net::Endpoint>* own = nullptr;
 
   // `what` is 8-byte aligned. False: the kernel takes no more.
   [[nodiscard]] bool watch(int fd, const void* what, Ready kind, std::uint32_t events,

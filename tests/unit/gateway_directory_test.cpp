@@ -65,13 +65,13 @@ struct Fixture {
   }
   [[nodiscard]] Strings targets(std::size_t route = 0, std::size_t upstream = 0) const {
     Strings result;
-    for (const Target& target : directory.routes()[route].upstreams[upstream].targets) {
+    for (const Target& target : directory.routes()[route]->upstreams[upstream].targets) {
       result.push_back(text(target));
     }
     return result;
   }
   [[nodiscard]] const Upstream& state(std::size_t route = 0, std::size_t upstream = 0) const {
-    return *directory.routes()[route].upstreams[upstream].state;
+    return *directory.routes()[route]->upstreams[upstream].state;
   }
   bool run(const std::function<bool()>& condition) { return run_until(context, condition); }
 
@@ -100,7 +100,7 @@ TEST_CASE("literals have their target at once") {
     CHECK(fixture.targets(0, 5) == Strings{"fe80::1%" + std::to_string(loopback) + " 80"});
   }
   CHECK(fixture.targets(0, 6).empty());
-  const auto& vsock = fixture.directory.routes()[0].upstreams[7].targets;
+  const auto& vsock = fixture.directory.routes()[0]->upstreams[7].targets;
   REQUIRE(vsock.size() == 1);
   CHECK(vsock[0].address.family() == AF_VSOCK);
   CHECK(fixture.resolver.counters().rounds.get() == 0);
@@ -146,10 +146,10 @@ TEST_CASE("what is known lives on across updates, as long as it is named") {
   const auto b = route("b.test", {to("tcp:192.0.2.9:443")});
   fixture.directory.update({a, b});
   CHECK(fixture.run([&] { return fixture.targets().size() == 1; }));
-  const auto route_a = fixture.directory.routes()[0].state;
-  const auto first = fixture.directory.routes()[0].upstreams[0].state;
-  const auto second = fixture.directory.routes()[0].upstreams[1].state;
-  CHECK(fixture.directory.routes()[1].upstreams[0].state != second);  // another route's
+  const auto route_a = fixture.directory.routes()[0]->state;
+  const auto first = fixture.directory.routes()[0]->upstreams[0].state;
+  const auto second = fixture.directory.routes()[0]->upstreams[1].state;
+  CHECK(fixture.directory.routes()[1]->upstreams[0].state != second);  // another route's
   CHECK(first->key() == "a.test tcp:app.test:443");
 
   // In another order, with other settings.
@@ -157,7 +157,7 @@ TEST_CASE("what is known lives on across updates, as long as it is named") {
   changed.upstreams[1].weight = 7;
   changed.upstreams[1].drain = true;
   fixture.directory.update({b, changed});
-  const Route& now = fixture.directory.routes()[1];
+  const Route& now = *fixture.directory.routes()[1];
   CHECK(now.state == route_a);
   CHECK(now.config == changed);
   CHECK(now.upstreams[0].state == second);
@@ -170,8 +170,8 @@ TEST_CASE("what is known lives on across updates, as long as it is named") {
   CHECK(route_a.use_count() == 1);
   CHECK(fixture.resolver.addresses("app.test").empty());
   fixture.directory.update({a, b});
-  CHECK(fixture.directory.routes()[0].state != route_a);
-  CHECK(fixture.directory.routes()[0].upstreams[0].state != first);
+  CHECK(fixture.directory.routes()[0]->state != route_a);
+  CHECK(fixture.directory.routes()[0]->upstreams[0].state != first);
   CHECK(fixture.run([&] { return fixture.targets().size() == 1; }));
   fixture.directory.update({});
   CHECK(fixture.directory.routes().empty());

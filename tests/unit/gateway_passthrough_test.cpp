@@ -49,7 +49,10 @@ struct Relayed {
   Ends upstream;
   relay::RelayPool pool;
   gateway::WorkerCounters counters;
-  Passthrough relay{pool, counters, relay::Gate{}, {client.ours.get(), false, true, 1000},
+  Passthrough relay{pool,
+                    counters,
+                    relay::Gate{},
+                    {client.ours.get(), false, true, 1000},
                     {upstream.ours.get(), false, true, 1000}};
   Relayed() {
     std::signal(SIGPIPE, SIG_IGN);
@@ -149,8 +152,8 @@ TEST_CASE("an upstream's reset that a write meets first is not taken for its end
     const UniqueFd near(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     REQUIRE(::connect(near.get(), address, sizeof at) == 0);
     UniqueFd far(::accept(listener.get(), nullptr, nullptr));
-    Passthrough relay(it.pool, it.counters, relay::Gate{}, {it.client.ours.get(), false, true, 1000},
-                      {near.get(), true, true, 1000});
+    Passthrough relay(it.pool, it.counters, relay::Gate{},
+                      {it.client.ours.get(), false, true, 1000}, {near.get(), true, true, 1000});
     relay.put_first(it.pool.take_buffer(false), 0, 2, 0, true);
     CHECK(on(relay.start()) == kGoesOn);
     if (with_answer) REQUIRE(::send(far.get(), "no", 2, 0) == 2);

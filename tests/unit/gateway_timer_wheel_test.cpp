@@ -49,7 +49,8 @@ TEST_CASE("many timers, in any order, with sleeps of any length") {
   TimerWheel wheel(now);
   std::vector<std::unique_ptr<Timer>> timers;
   std::vector<std::uint64_t> deadline(1000, TimerWheel::kNever);
-  for (std::size_t i = 0; i < deadline.size(); ++i) timers.push_back(std::make_unique<Timer>());
+  for (std::size_t i = 0; i < deadline.size(); ++i)
+    timers.push_back(std::make_unique<Timer>());
   for (int round = 0; round < 3000; ++round) {
     for (int k = 0; k < 5; ++k) {
       const std::size_t i = below(timers.size());
@@ -75,7 +76,8 @@ TEST_CASE("many timers, in any order, with sleeps of any length") {
       REQUIRE(timers[i]->armed() == (deadline[i] != TimerWheel::kNever));
     }
   }
-  for (const auto& timer : timers) TimerWheel::cancel(*timer);
+  for (const auto& timer : timers)
+    TimerWheel::cancel(*timer);
 }
 
 TEST_CASE("a timer that fires may arm itself, and cancel another that is due") {

@@ -61,6 +61,11 @@ Result<void> open_sockets(OpenListener& listener, std::size_t count, bool v6_onl
   const int family = family_of(listener.sockets.front().fd());
   listener.info.tcp = family == AF_INET || family == AF_INET6;
   listener.info.vsock = family == AF_VSOCK;
+  if (listener.info.tcp && listener.info.proxy_protocol && listener.info.trusted.empty()) {
+    return Error{to_string(listener.config.address) +
+                     ": is tcp: proxy_protocol needs `trusted`, the networks that may send headers",
+                 EINVAL};
+  }
   for (const auto& socket : listener.sockets) {
     if (!listener.info.tcp) break;
     const int on = 1;  // connections inherit it

@@ -2,11 +2,11 @@
 // Theory of operation: the gateway's listening sockets, all bound up front and in order, before a
 // worker runs: any that cannot be bound ends the start.
 //
-// A tcp address gets a socket for each worker (SO_REUSEPORT), so that a connection is accepted on the
-// thread that serves it. Where the kernel has no SO_REUSEPORT, with --threads-model shared, and for unix,
-// vsock, hybrid vsock and inherited sockets, all workers share one. SO_REUSEPORT would also let a second
-// gateway of the same user take half of our connections in silence: so the address is first bound
-// without it, which fails while somebody else listens there.
+// A tcp address gets a socket for each worker (SO_REUSEPORT), so that a connection is accepted on
+// the thread that serves it. Where the kernel has no SO_REUSEPORT, with --threads-model shared, and
+// for unix, vsock, hybrid vsock and inherited sockets, all workers share one. SO_REUSEPORT would
+// also let a second gateway of the same user take half of our connections in silence: so the
+// address is first bound without it, which fails while somebody else listens there.
 #pragma once
 
 #include <string>

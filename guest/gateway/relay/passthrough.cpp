@@ -9,7 +9,8 @@ namespace {
 
 using Step = relay::Flow::Step;
 
-constexpr std::uint32_t kEnding = EPOLLRDHUP | EPOLLHUP | EPOLLERR;
+// EPOLLPRI: recv() stops at an urgent byte, so that a short read does not mean an empty socket.
+constexpr std::uint32_t kEnding = EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
 constexpr std::uint32_t kReadable = EPOLLIN | kEnding;
 constexpr std::uint32_t kWritable = EPOLLOUT | EPOLLHUP | EPOLLERR;
 
@@ -83,10 +84,10 @@ std::optional<End> Passthrough::drive_up() {
     case Step::source_failed:
       return End::client_reset;
     case Step::sink_reset:
+    case Step::sink_failed:
       down_.cut();
       break;
     case Step::broken:
-    case Step::sink_failed:
       break;
   }
   up_state_ = State::over;

@@ -9,10 +9,12 @@
 //   - Both directions ended and were passed on: orderly.
 //   - A client that resets, or takes no more: at once, nobody is left to deliver to.
 //   - An upstream that resets: once what it sent before is delivered.
-//   - An upstream that takes no more but still sends (a server that answers and closes in the middle of
+//   - An upstream that takes no more but still sends (a server that answers and closes in the
+//   middle of
 //     an upload): once its answer is delivered. If its end came before, all is delivered: orderly.
-// What ends otherwise than orderly is reset on both sides by the owner, never closed with a FIN that
-// would make a cut stream look complete.
+// What ends otherwise than orderly is reset on both sides by the owner, never closed with a FIN
+// that would make a cut stream look complete. A unix or vsock socket has no reset: there the peer
+// sees an end, and TLS's own close_notify is what tells.
 #pragma once
 
 #include <cstdint>
@@ -53,6 +55,9 @@ class Passthrough {
   // A side is watched for room only once it was full.
   [[nodiscard]] bool waits_for_client_room() const { return down_state_ == State::wait_write; }
   [[nodiscard]] bool waits_for_upstream_room() const { return up_state_ == State::wait_write; }
+  // The client's end was read; the upstream's was passed on.
+  [[nodiscard]] bool client_ended() const { return up_.ended(); }
+  [[nodiscard]] bool answered() const { return down_state_ == State::over; }
   [[nodiscard]] std::uint64_t progress() const { return up_.progress() + down_.progress(); }
 
  private:

@@ -5,9 +5,11 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "common/net/endpoints.hpp"
 #include "common/net/stream.hpp"
 
 namespace causeway::gateway {
@@ -31,6 +33,7 @@ Result<Attempt> begin(const Target& target, std::uint16_t port) {
   Attempt attempt;
   attempt.family = address.family();
   attempt.hvsock_port = target.hvsock_port;
+  if (const auto endpoint = net::endpoint_of(address)) attempt.port = endpoint->port;
   attempt.fd.reset(::socket(attempt.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!attempt.fd.valid()) return system_error("socket");
   if (attempt.family == AF_VSOCK) {
@@ -55,7 +58,8 @@ End end_of_errno(int code) {
     case ENFILE:
     case ENOBUFS:
     case ENOMEM:
-    case ENOSPC:  // of epoll_ctl(2): max_user_watches
+    case EADDRNOTAVAIL:  // no local port is left
+    case ENOSPC:         // of epoll_ctl(2): max_user_watches
       return End::no_descriptors;
     case ETIMEDOUT:
       return End::connect_timeout;
@@ -68,36 +72,64 @@ std::optional<Attempt> Dialler::next(Clock::time_point now) {
   while (candidate_ < candidates_.count) {
     const UpstreamView& view = route_.upstreams[candidates_.index.at(candidate_)];
     if (target_ >= view.targets.size()) {
-      ++candidate_;
-      target_ = 0;
+      step(true);
       continue;
     }
     UpstreamSlot slot(view);
     if (!slot.valid()) {  // others took the last place since it was chosen
       failure_ = End::upstream_limit;
-      ++candidate_;
-      target_ = 0;
+      step(true);
       continue;
     }
-    if (target_ == 0) first_ = slot->connected.load(std::memory_order_relaxed);
-    auto attempt = begin(view.targets[(first_ + target_++) % view.targets.size()], port_);
-    const bool last_address = target_ >= view.targets.size();
+    if (target_ == 0 || across_) first_ = slot->connected.load(std::memory_order_relaxed);
+    auto attempt = begin(view.targets[(first_ + target_) % view.targets.size()], port_);
+    const bool last_address = target_ + 1 >= view.targets.size();
+    step(false);
     if (attempt) {
       attempt->last_address = last_address;
       attempt->slot = std::move(slot);
       return std::move(*attempt);
     }
     failure_ = end_of_errno(attempt.error().code);
+    if (attempt.error().code == EAGAIN) {  // busy, not broken
+      full_backlog_ = true;
+      continue;
+    }
     if (failure_ == End::no_descriptors) return std::nullopt;  // our own lack: no fault of theirs
     if (last_address) slot->note_failed(now);
   }
   return std::nullopt;
 }
 
+// To the next address; `leave`: this candidate has none to try.
+void Dialler::step(bool leave) {
+  if (across_) {
+    if (++candidate_ < candidates_.count) return;
+    // Another round, if any candidate has as many addresses.
+    ++target_;
+    const auto has_more = [this](std::uint16_t index) {
+      return route_.upstreams[index].targets.size() > target_;
+    };
+    const auto end = candidates_.index.begin() + static_cast<std::ptrdiff_t>(candidates_.count);
+    if (std::any_of(candidates_.index.begin(), end, has_more)) candidate_ = 0;
+  } else if (leave) {
+    ++candidate_;
+    target_ = 0;
+  } else {
+    ++target_;
+  }
+}
+
 bool Dialler::more() const {
   if (candidate_ >= candidates_.count) return false;
-  if (candidate_ + 1 < candidates_.count) return true;
-  return target_ < route_.upstreams[candidates_.index.at(candidate_)].targets.size();
+  for (std::size_t i = 0; i < candidates_.count; ++i) {
+    const std::size_t size = route_.upstreams[candidates_.index.at(i)].targets.size();
+    if (across_ ? size > target_ + (i < candidate_ ? 1 : 0)
+                : i >= candidate_ && size > (i == candidate_ ? target_ : 0)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 void Dialler::failed(Attempt& attempt, End why, Clock::time_point now) {

@@ -46,6 +46,7 @@ struct Attempt {
   bool connected = false;
   bool last_address = false;  // of its upstream
   int family = 0;
+  std::uint16_t port = 0;         // of tcp
   std::uint32_t hvsock_port = 0;  // != 0: the VMM wants to hear CONNECT first
 };
 
@@ -53,9 +54,10 @@ class Dialler {
  public:
   using Clock = Upstream::Clock;
 
-  // `route` outlives the dialler. `port` != 0 replaces that of the upstreams' addresses.
-  Dialler(const Route& route, std::uint16_t port, const Candidates& candidates)
-      : route_(route), port_(port), candidates_(candidates) {}
+  // `route` outlives the dialler. `port` != 0 replaces that of the upstreams' addresses. `across`:
+  // one address of each candidate before the second of any, for a race.
+  Dialler(const Route& route, std::uint16_t port, const Candidates& candidates, bool across)
+      : route_(route), port_(port), candidates_(candidates), across_(across) {}
 
   // None: all have been tried; failure() says what became of the last.
   std::optional<Attempt> next(Clock::time_point now);
@@ -64,14 +66,19 @@ class Dialler {
   // An attempt came to nothing: noted with the upstream.
   void failed(Attempt& attempt, End why, Clock::time_point now);
   [[nodiscard]] End failure() const { return failure_; }
+  // A unix socket's backlog was full: worth another round.
+  [[nodiscard]] bool met_full_backlog() const { return full_backlog_; }
 
  private:
   const Route& route_;
   const std::uint16_t port_;
   const Candidates candidates_;
+  const bool across_;
+  bool full_backlog_ = false;
   std::size_t candidate_ = 0;
   std::size_t target_ = 0;  // how many of its addresses were tried
   std::size_t first_ = 0;   // which of them came first
+  void step(bool leave);
   End failure_ = End::no_upstream;
 };
 

@@ -108,7 +108,7 @@ void Directory::update(const std::vector<RouteConfig>& routes) {
 
   std::map<std::string, std::shared_ptr<RouteState>> states;
   std::map<std::string, std::shared_ptr<Upstream>> upstreams;
-  std::vector<Route> made;
+  std::vector<std::shared_ptr<const Route>> made;
   made.reserve(routes.size());
   for (const RouteConfig& config : routes) {
     auto& state = states[config.label];
@@ -116,7 +116,7 @@ void Directory::update(const std::vector<RouteConfig>& routes) {
       const auto before = states_.find(config.label);
       state = before != states_.end() ? before->second : std::make_shared<RouteState>();
     }
-    Route& route = made.emplace_back(Route{config, state, {}});
+    Route route{config, state, {}};
     for (const UpstreamConfig& upstream : config.upstreams) {
       const std::string key = config.label + ' ' + to_string(upstream.address);
       auto& known = upstreams[key];
@@ -126,6 +126,7 @@ void Directory::update(const std::vector<RouteConfig>& routes) {
       }
       route.upstreams.push_back({upstream, known, find_targets(upstream.address)});
     }
+    made.push_back(std::make_shared<const Route>(std::move(route)));
   }
   states_ = std::move(states);
   upstreams_ = std::move(upstreams);
@@ -150,13 +151,17 @@ std::vector<Target> Directory::find_targets(const Address& address) const {
 
 void Directory::resolved(const std::string& name) {
   bool changed = false;
-  for (Route& route : routes_) {
-    for (UpstreamView& view : route.upstreams) {
+  for (auto& route : routes_) {
+    for (std::size_t i = 0; i < route->upstreams.size(); ++i) {
+      const UpstreamView& view = route->upstreams[i];
       const std::string* watched = name_of(view.config.address);
       if (watched == nullptr || *watched != name) continue;
       auto targets = find_targets(view.config.address);
       if (same(targets, view.targets)) continue;
-      view.targets = std::move(targets);
+      // Snapshots have the old one.
+      auto fresh = std::make_shared<Route>(*route);
+      fresh->upstreams[i].targets = std::move(targets);
+      route = std::move(fresh);
       changed = true;
     }
   }
@@ -174,12 +179,12 @@ void Directory::resolved(const std::string& name) {
 
 void Directory::feed_health() {
   std::vector<HealthChecker::Check> checks;
-  for (const Route& route : routes_) {
-    if (!route.config.health || route.config.health->interval.never) continue;
-    for (const UpstreamView& view : route.upstreams) {
-      HealthChecker::Check check{view.state, *route.config.health, {}};
+  for (const auto& route : routes_) {
+    if (!route->config.health || route->config.health->interval.never) continue;
+    for (const UpstreamView& view : route->upstreams) {
+      HealthChecker::Check check{view.state, *route->config.health, {}};
       for (Target target : view.targets) {
-        if (fill_in_port(target, route.config.health_port)) check.targets.push_back(target);
+        if (fill_in_port(target, route->config.health_port)) check.targets.push_back(target);
       }
       checks.push_back(std::move(check));
     }

@@ -43,7 +43,7 @@ class Directory {
   void update(const std::vector<RouteConfig>& routes);
 
   // As the last update() gave them, with what is known now.
-  [[nodiscard]] const std::vector<Route>& routes() const { return routes_; }
+  [[nodiscard]] const std::vector<std::shared_ptr<const Route>>& routes() const { return routes_; }
 
   // As the resolver's: whether every name has been looked up once.
   [[nodiscard]] bool ready() const { return resolver_.ready(); }
@@ -58,7 +58,7 @@ class Directory {
   Resolver& resolver_;
   HealthChecker& health_;
   std::function<void()> changed_;
-  std::vector<Route> routes_;
+  std::vector<std::shared_ptr<const Route>> routes_;
   std::map<std::string, std::shared_ptr<RouteState>> states_;   // by label
   std::map<std::string, std::shared_ptr<Upstream>> upstreams_;  // by key
   bool telling_ = false;                                        // a call of changed_ is on its way
