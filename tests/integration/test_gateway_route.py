@@ -125,3 +125,19 @@ def test_many_routes(site):  # noqa: F811
     gateway = site.start(config={"routes": routes})
     for index in (0, 1, 999, 1998, 1999):
         assert origin_for(gateway, f"n{index}.many.test") == ("one" if index % 2 else "two")
+
+
+@pytest.mark.parametrize("listen, upstream", [
+    ("tcp:[::]:{}", "tcp:127.0.0.1:{}"), ("tcp:[::]:{}", "tcp:10.99.0.1:{}"),
+    ("tcp:0.0.0.0:{}", "tcp:10.99.0.1:{}")])
+def test_a_loop_is_refused(site, listen, upstream):  # noqa: F811
+    """A route that leads back to the gateway, in a way that the configuration does not show."""
+    port = site.place.port()
+    gateway = site.start("--listen", listen.format(port), port=port, listen=False,
+                         config={"routes": [route(upstream.format(port), names=["default"])]})
+    with gateway.dial() as client:
+        client.sendall(hello.hello("a.test"))
+        assert client.recv(100) == hello.alert(hello.INTERNAL_ERROR)
+    gateway.wait_ended("forbidden_port")
+    # It came back once at most.
+    assert gateway.counter("accepted") <= 2

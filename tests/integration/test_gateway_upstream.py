@@ -4,6 +4,7 @@
 import collections
 import contextlib
 import signal
+import socket
 import threading
 import time
 
@@ -275,3 +276,47 @@ def test_name_from_the_hosts_file(site):  # noqa: F811
                            route("tcp:localhost:9001", names=["b.test"])]})
     assert origins(gateway, 2) == {"named": 2}
     assert origins(gateway, 2, name="b.test") == {"one": 2}
+
+
+def test_race_goes_on_past_silent_ones(site):  # noqa: F811
+    """More silent upstreams than are dialled at once: the one that answers is still reached."""
+    silent = [f"tcp:10.99.0.200:{port}" for port in (1, 2, 3)]
+    gateway = site.start("--timeouts-connect", "8s", config={"routes": [
+        route(*silent, ONE, choice="race", race=2)]})
+    begin = time.monotonic()
+    with gateway.connect() as client:
+        assert client.origin() == "one"
+    assert time.monotonic() - begin < 8 * SLOW
+    assert gateway.ended("connect_timeout") == 0
+
+
+def test_full_unix_backlog_is_waited_for(site):  # noqa: F811
+    """A unix server that is slow to accept has done nothing wrong."""
+    path = str(site.directory / "slow")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(0)
+        waiting = []
+        while True:  # until the backlog is full
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            one.setblocking(False)
+            waiting.append(one)
+            try:
+                one.connect(path)
+            except BlockingIOError:
+                break
+        gateway = site.start("--timeouts-connect", "20s",
+                             config={"routes": [route(f"unix:{path}")]})
+        with gateway.connect() as client:
+            time.sleep(0.5)
+            assert gateway.active() == 1
+            for _ in range(len(waiting) - 1):
+                listener.accept()[0].close()
+            stream, _ = listener.accept()
+            with stream:
+                assert stream.recv(100_000)
+            client.expect_end()
+        upstream = gateway.upstream("a.test")
+        assert (upstream["connected"], upstream["failed"]) == (1, 0)
+        for one in waiting:
+            one.close()

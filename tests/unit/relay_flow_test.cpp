@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -258,6 +259,25 @@ TEST_CASE("the pool bounds pipes and large buffers") {
   for (RelayBuffer& buffer : buffers)
     pool.give_back(std::move(buffer));
   CHECK(pool.take_buffer(true).size == RelayPool::kLargeBuffer);
+}
+
+TEST_CASE("a pipe that the system refuses is not asked for again at once") {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const UniqueFd highest(::dup(0));
+  RelayPool pool;
+  const rlimit none{static_cast<rlim_t>(highest.get()) + 1, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const bool refused = !pool.take_pipe();
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(refused);
+  CHECK_FALSE(pool.take_pipe());  // though there would be one now
+  CHECK(pool.pipes_made() == 0);
+  bool given = false;
+  for (int i = 0; i < 10'000 && !given; ++i)
+    given = pool.take_pipe().has_value();
+  CHECK(given);
+  CHECK(pool.pipes_made() == 1);
 }
 
 }  // namespace
