@@ -11,7 +11,10 @@ namespace causeway::relay {
 
 RelayBuffer RelayPool::make_buffer(std::size_t size) {
   // Uninitialised on purpose: only what was received is ever read from it.
-  return RelayBuffer{std::make_unique_for_overwrite<std::byte[]>(size), size};
+  RelayBuffer buffer;
+  buffer.bytes = std::make_unique_for_overwrite<std::byte[]>(size);
+  buffer.size = size;
+  return buffer;
 }
 
 RelayBuffer RelayPool::take_buffer(bool large) {
@@ -23,7 +26,8 @@ RelayBuffer RelayPool::take_buffer(bool large) {
     return buffer;
   }
   large_total_ += from_large ? 1 : 0;
-  return make_buffer(from_large ? large_buffer_ : kSmallBuffer);
+  RelayBuffer buffer = make_buffer(from_large ? large_buffer_ : kSmallBuffer);
+  return buffer;
 }
 
 void RelayPool::give_back(RelayBuffer buffer) {
