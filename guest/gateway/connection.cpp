@@ -162,13 +162,11 @@ void Connection::read_hello() {
       sniff.dry = listener_.tcp && static_cast<std::size_t>(count) < room.size();
       parse();
       if (sniff_ && sniff_->dry && !client_ended_) return;
-    } else if (count == 0) {
-      return end(End::client_left);
-    } else if (errno == EAGAIN) {
+    } else if (count < 0 && errno == EAGAIN) {
       sniff.dry = true;
       if (sniff.end == kHeadroom) context_.pool.give_back(std::exchange(sniff.buffer, {}));
       return;
-    } else if (errno != EINTR) {
+    } else if (count == 0 || errno != EINTR) {
       return end(End::client_left);
     }
   }
@@ -234,6 +232,10 @@ void Connection::refuse(End reason, Alert alert) {
   context_.counters.end(reason);
   counted_ = true;
   log::debug("client refused: {}", name(reason));
+  if (route_state_ != nullptr && reason >= End::upstream_limit && context_.log.take()) {
+    log::warn("{}: clients are refused: {}{}", route().config.label, name(reason),
+              context_.log.suppressed_text());
+  }
   if (sniff_ && sniff_->buffer.valid()) context_.pool.give_back(std::move(sniff_->buffer));
   sniff_.reset();
   dialler_.reset();

@@ -164,7 +164,7 @@ Result<std::string> Gateway::reload() {
     return Error{text};
   }
   std::string note;
-  if (fresh.all_listeners() != config_.all_listeners()) note += " listen";
+  if (fresh.all_listeners() != config_.all_listeners()) note += " listeners";
   if (fresh.threads != config_.threads || fresh.threads_model != config_.threads_model) {
     note += " threads";
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/log.hpp"
 #include "common/net/proxy_protocol.hpp"
 #include "common/os/unique_fd.hpp"
 #include "common/relay/relay_pool.hpp"
@@ -61,15 +62,16 @@ struct WorkerContext {
   explicit WorkerContext(std::uint64_t start, std::size_t large_buffer)
       : now(start), wheel(start), pool(large_buffer) {}
 
+  WorkerCounters counters;  // first: it has cache lines of its own
   UniqueFd epoll;
   std::uint64_t now;  // milliseconds of CLOCK_MONOTONIC, read once in each turn of the loop
   TimerWheel wheel;
   relay::RelayPool pool;
-  WorkerCounters counters;
   Epoch* epoch = nullptr;
   std::vector<Connection*> turns;  // have more to do than one turn allowed
   std::vector<Connection*> over;   // ended in this turn; freed when its events are through
   Connection* first = nullptr;     // of all connections
+  LogBudget log;                   // for upstreams that cannot be reached
   // Connections, those handed over to this worker and not yet taken included: others add those.
   std::atomic<std::uint32_t> load{0};
   // Where the gateway itself listens on tcp: a connection to there would come back for ever.
