@@ -266,6 +266,11 @@ ParseOutcome OptionTable::evaluate(std::span<const std::string> args) {
   outcome = finish(text, name, given(kConfig));
   outcome.config_file = name;
   if (!outcome.exit_code && given(kCheck)) {
+    if (const auto good = check_files_ ? check_files_() : Result<void>(); !good) {
+      outcome.exit_code = kExitConfig;
+      outcome.err = program_ + ": " + good.error().message + "\n";
+      return outcome;
+    }
     outcome.exit_code = 0;
     outcome.out = "configuration ok\n";
     if (remarks_) {
@@ -286,6 +291,11 @@ OptionTable& OptionTable::read_config_with(
 OptionTable& OptionTable::remark_with(
     std::function<std::vector<std::string>(std::string_view, const std::string&)> remarks) {
   remarks_ = std::move(remarks);
+  return *this;
+}
+
+OptionTable& OptionTable::check_files_with(std::function<Result<void>()> check) {
+  check_files_ = std::move(check);
   return *this;
 }
 

@@ -223,6 +223,9 @@ class OptionTable : public OptionGroup {
       std::function<std::vector<std::string>(std::string_view text, const std::string& file)>
           remarks);
 
+  // What --check-config looks at besides: the files that a right configuration names.
+  OptionTable& check_files_with(std::function<Result<void>()> check);
+
   // Reads flags and file, prints what is to be printed.
   ParseOutcome parse(int argc, const char* const* argv);
   // The same without printing. `args` is without the program's name.
@@ -245,6 +248,7 @@ class OptionTable : public OptionGroup {
   bool config_file_ = true;
   std::function<Result<std::string>(const std::string& path)> read_config_;
   std::function<std::vector<std::string>(std::string_view, const std::string&)> remarks_;
+  std::function<Result<void>()> check_files_;
 };
 
 }  // namespace causeway

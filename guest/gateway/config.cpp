@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "guest/gateway/config_check.hpp"
+#include "guest/gateway/config_tls.hpp"
 
 namespace causeway::gateway {
 
@@ -154,15 +155,13 @@ void describe_route(OptionGroup& group, RouteConfig& route, Reading& reading) {
              .check = check_alpn});
   group.add_choice("mode", route.mode,
                    {{"passthrough", RouteMode::passthrough}, {"terminate", RouteMode::terminate}},
-                   {.doc = "passthrough: TLS goes to the upstream as it is.",
-                    .reloadable = true,
-                    .check = [](std::string_view text) -> Result<void> {
-                      if (text == "terminate")
-                        return Error{"TLS termination is not built in", ENOTSUP};
-                      return {};
-                    }});
+                   {.doc = "passthrough: TLS goes to the upstream as it is. terminate: it ends "
+                           "here, and the upstream gets what was inside.",
+                    .reloadable = true});
+  describe_terminate(group, route);
   group.add("non_tls", route.non_tls,
-            {.doc = "A default route takes what is no TLS as well.", .reloadable = true});
+            {.doc = "A default route that passes TLS through takes what is no TLS as well.",
+             .reloadable = true});
   group.add_list<UpstreamConfig>("upstreams", route.upstreams, describe_upstream,
                                  "Where its connections go: 1 to 16 items with address, weight, "
                                  "drain, max_connections.");
@@ -258,8 +257,11 @@ void add_timeout(OptionGroup& section, const std::string& key, Duration& value, 
 void add_timeouts(OptionTable& table, Timeouts& timeouts) {
   auto& section = table.section("timeouts", "Each may be never.");
   add_timeout(section, "proxy_header", timeouts.proxy_header, "For the PROXY header to come.");
-  add_timeout(section, "handshake", timeouts.handshake, "For the ClientHello to come.");
-  add_timeout(section, "connect", timeouts.connect, "For an upstream to answer, retries included.");
+  add_timeout(section, "handshake", timeouts.handshake,
+              "For the ClientHello to come and, where TLS ends here, for the whole handshake; "
+              "from the accept on.");
+  add_timeout(section, "connect", timeouts.connect,
+              "For an upstream to answer, retries and TLS with it included.");
   add_timeout(section, "idle", timeouts.idle, "Silence of both directions.");
   add_timeout(section, "shutdown", timeouts.shutdown,
               "For a refused client to read its alert and leave.");
@@ -277,26 +279,41 @@ void add_routing(OptionTable& table, GatewayConfig& config,
         describe_listener(group, listener, *reading);
       },
       "More listeners, those that take a PROXY header among them.");
+  const Check named = [](std::string_view text) -> Result<void> {
+    const auto parsed = parse_named_address(text);
+    return parsed ? Result<void>() : Result<void>(parsed.error());
+  };
   table.add("passthrough", config.passthrough,
             {.value = "NAME=ADDR",
              .doc = "Relays the TLS of clients that ask for NAME to ADDR. NAME may be *.PARENT or "
                     "default; the same NAME again adds an upstream.",
              .reloadable = true,
-             .check = [](std::string_view text) -> Result<void> {
-               const auto parsed = parse_passthrough(text);
-               return parsed ? Result<void>() : Result<void>(parsed.error());
-             }});
+             .check = named});
+  table.add("terminate", config.terminate,
+            {.value = "NAME=ADDR",
+             .doc = "Ends the TLS of clients that ask for NAME and relays what was inside to ADDR. "
+                    "NAME is as in passthrough. Needs a certificate.",
+             .reloadable = true,
+             .check = named});
+  table.add("upstream", config.upstream,
+            {.doc = "Ends the TLS of clients that ask for no name of the others, or for none, and "
+                    "relays what was inside to ADDR: the same as terminate with the NAME default.",
+             .reloadable = true,
+             .check = check_address(check_upstream_address)});
+  add_certificates(table, config);
   table.add_list<RouteConfig>(
       "routes", config.routes,
       [reading](OptionGroup& group, RouteConfig& route) { describe_route(group, route, *reading); },
-      "What passthrough can say, and more.");
+      "What passthrough, terminate and upstream can say, and more.");
   table.add_list<BaseDomainConfig>(
       "base_domains", config.base_domains,
       [reading](OptionGroup& group, BaseDomainConfig& base) {
         describe_base_domain(group, base, *reading);
       },
       "Domains under which clients name an application and its port: ID-PORTs.NAME passes TLS "
-      "through to PORT (443 by default) of one of the application's hosts.");
+      "through to PORT (443 by default) of one of the application's hosts. With a certificate, "
+      "TLS for ID-PORT.NAME ends here (PORT is 80 by default); so it does for ID-PORTg.NAME, which "
+      "offers h2 alone by ALPN.");
 }
 
 void add_workers(OptionTable& table, GatewayConfig& config, Reading& reading) {
@@ -324,9 +341,10 @@ void add_workers(OptionTable& table, GatewayConfig& config, Reading& reading) {
              .min = 4096,
              .max = 1024 * 1024,
              .reloadable = true});
-  auto& splice = table.section("splice",
-                               "From when on a relay moves bytes inside the kernel, whichever gate "
-                               "comes first.");
+  auto& splice =
+      table.section("splice",
+                    "From when on a relay that passes TLS through moves bytes inside the "
+                    "kernel, whichever gate comes first.");
   splice.add(
       "after", config.splice_after,
       {.doc = "Once it relayed so much; 0B is at once.", .unset_word = "off", .reloadable = true});
@@ -366,14 +384,24 @@ void add_rest(OptionTable& table, GatewayConfig& config) {
                    {.doc = "The least severe messages to log."});
 }
 
-Result<void> check_passthrough(Reading& reading) {
-  for (const RouteConfig& route : passthrough_routes(reading.config)) {
-    if (auto good = reading.claims.add_route(route, "passthrough"); !good) return good;
-    if (auto good = check_upstreams(route); !good) {
-      return Error{"\"" + route.label + "\": " + good.error().message, EINVAL};
+// The rules of routes that flags, or their keys, give. `key` is --passthrough's and so on.
+void add_flag_checks(OptionTable& table, const std::shared_ptr<Reading>& reading, const char* key,
+                     std::vector<RouteConfig> (*routes_of)(const GatewayConfig&)) {
+  table.add_check(key, [reading, key, routes_of]() -> Result<void> {
+    for (const RouteConfig& route : routes_of(reading->config)) {
+      if (auto good = reading->claims.add_route(route, key); !good) return good;
+      if (auto good = check_upstreams(route); !good) {
+        return Error{"\"" + route.label + "\": " + good.error().message, EINVAL};
+      }
     }
-  }
-  return {};
+    return {};
+  });
+  table.add_check(key, [reading, routes_of] {
+    return check_has_certificate(routes_of(reading->config), reading->config);
+  });
+  table.add_check(key, [reading, routes_of] {
+    return check_no_loop(routes_of(reading->config), reading->config.all_listeners());
+  });
 }
 
 // One rule for each key, in the order in which an operator would mend them.
@@ -394,16 +422,19 @@ void add_checks(OptionTable& table, GatewayConfig& config,
     return {};
   });
   table.add_check("passthrough", [&config]() -> Result<void> {
-    if (!config.passthrough.empty() || !config.routes.empty() || !config.base_domains.empty()) {
+    if (!config.passthrough.empty() || !config.terminate.empty() || !config.upstream.empty() ||
+        !config.routes.empty() || !config.base_domains.empty()) {
       return {};
     }
-    return Error{"no route: --passthrough NAME=ADDR, or routes or base_domains in the file",
-                 EINVAL};
+    return Error{
+        "no route: --passthrough NAME=ADDR, --terminate NAME=ADDR or --upstream ADDR, or routes or "
+        "base_domains in the file",
+        EINVAL};
   });
-  table.add_check("passthrough", [reading] { return check_passthrough(*reading); });
-  table.add_check("passthrough", [&config] {
-    return check_no_loop(passthrough_routes(config), config.all_listeners());
-  });
+  add_flag_checks(table, reading, "passthrough", passthrough_routes);
+  add_flag_checks(table, reading, "terminate", terminate_routes);
+  add_flag_checks(table, reading, "upstream", upstream_routes);
+  table.add_check("routes", [&config] { return check_has_certificate(config.routes, config); });
   table.add_check("routes",
                   [&config] { return check_no_loop(config.routes, config.all_listeners()); });
 }
@@ -421,6 +452,13 @@ std::vector<ListenerConfig> GatewayConfig::all_listeners() const {
   return all;
 }
 
+std::vector<CertificateConfig> GatewayConfig::all_certificates() const {
+  std::vector<CertificateConfig> all;
+  if (!cert.empty()) all.push_back({cert, key});
+  all.insert(all.end(), certificates.begin(), certificates.end());
+  return all;
+}
+
 std::vector<RouteConfig> GatewayConfig::effective_routes() const {
   std::vector<RouteConfig> all = routes;
   for (RouteConfig& route : all) {
@@ -430,8 +468,10 @@ std::vector<RouteConfig> GatewayConfig::effective_routes() const {
       route.label += (i == 0 ? " alpn " : ",") + route.alpn[i];
     }
   }
-  for (RouteConfig& route : passthrough_routes(*this)) {
-    all.push_back(std::move(route));
+  for (const auto& routes_of : {passthrough_routes, terminate_routes, upstream_routes}) {
+    for (RouteConfig& route : routes_of(*this)) {
+      all.push_back(std::move(route));
+    }
   }
   for (const BaseDomainConfig& base : base_domains) {
     for (const ApplicationConfig& application : base.applications) {
@@ -446,6 +486,7 @@ void add_gateway_options(OptionTable& table, GatewayConfig& config) {
   const auto reading =
       std::make_shared<Reading>(Reading{.config = config, .claims = {}, .rebalance_flag = {}});
   add_routing(table, config, reading);
+  add_tls(table, config);
   add_workers(table, config, *reading);
   add_timeouts(table, config.timeouts);
   add_rest(table, config);

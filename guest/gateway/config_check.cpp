@@ -92,6 +92,27 @@ Result<void> too_many(std::string_view what, std::size_t count) {
                std::to_string(Candidates::kMax));
 }
 
+// One route for each name of `list`, which has NAME=ADDR.
+std::vector<RouteConfig> named_routes(const std::vector<std::string>& list, RouteMode mode) {
+  std::vector<RouteConfig> routes;
+  std::unordered_map<std::string, std::size_t> index;
+  for (const std::string& text : list) {
+    auto parsed = parse_named_address(text);
+    if (!parsed) continue;  // refused by the table
+    const auto [place, fresh] = index.emplace(parsed->name, routes.size());
+    if (fresh) {
+      RouteConfig& route = routes.emplace_back();
+      route.mode = mode;
+      route.label = parsed->name;
+      route.names = {std::move(parsed->name)};
+    }
+    UpstreamConfig upstream;
+    upstream.address = std::move(parsed->address);
+    routes[place->second].upstreams.push_back(std::move(upstream));
+  }
+  return routes;
+}
+
 }  // namespace
 
 Result<std::string> parse_host_name(std::string_view text) {
@@ -137,7 +158,7 @@ Result<std::string> parse_route_name(std::string_view text) {
   return std::string(kWildcard) + *name;
 }
 
-Result<Passthrough> parse_passthrough(std::string_view text) {
+Result<NamedAddress> parse_named_address(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos) {
     return wrong(in_quotes(text) +
@@ -148,7 +169,7 @@ Result<Passthrough> parse_passthrough(std::string_view text) {
   auto address = parse_address(text.substr(equals + 1));
   if (!address) return address.error();
   if (auto good = check_upstream_address(*address); !good) return good.error();
-  return Passthrough{*std::move(name), *std::move(address)};
+  return NamedAddress{*std::move(name), *std::move(address)};
 }
 
 Result<void> check_listener_address(const Address& address) {
@@ -235,26 +256,30 @@ bool leads_to(const Address& upstream, const Address& listener) {
 }
 
 std::vector<RouteConfig> passthrough_routes(const GatewayConfig& config) {
-  std::vector<RouteConfig> routes;
-  std::unordered_map<std::string, std::size_t> index;
-  for (const std::string& text : config.passthrough) {
-    auto parsed = parse_passthrough(text);
-    if (!parsed) continue;  // refused by the table
-    const auto [place, fresh] = index.emplace(parsed->name, routes.size());
-    if (fresh) {
-      RouteConfig& route = routes.emplace_back();
-      route.label = parsed->name;
-      route.names = {std::move(parsed->name)};
-    }
+  return named_routes(config.passthrough, RouteMode::passthrough);
+}
+
+std::vector<RouteConfig> terminate_routes(const GatewayConfig& config) {
+  return named_routes(config.terminate, RouteMode::terminate);
+}
+
+std::vector<RouteConfig> upstream_routes(const GatewayConfig& config) {
+  if (config.upstream.empty()) return {};
+  RouteConfig route;
+  route.names = {std::string(kDefaultName)};
+  route.label = kDefaultName;
+  route.mode = RouteMode::terminate;
+  for (const Address& address : config.upstream) {
     UpstreamConfig upstream;
-    upstream.address = std::move(parsed->address);
-    routes[place->second].upstreams.push_back(std::move(upstream));
+    upstream.address = address;
+    route.upstreams.push_back(std::move(upstream));
   }
-  return routes;
+  return {std::move(route)};
 }
 
 RouteConfig application_route(const BaseDomainConfig& base, const ApplicationConfig& application) {
   RouteConfig route;
+  route.application = true;
   for (const std::string& host : application.hosts) {
     UpstreamConfig upstream;
     upstream.address = application_address(host);
@@ -359,6 +384,9 @@ Result<void> Claims::add_non_tls(const RouteConfig& route, const std::string& wh
   if (!route.non_tls) return {};
   if (std::find(route.names.begin(), route.names.end(), kDefaultName) == route.names.end()) {
     return wrong("what is no TLS has no name: only a route named \"default\" can take it");
+  }
+  if (route.mode == RouteMode::terminate) {
+    return wrong("a route of mode terminate relays what comes inside TLS, nothing else");
   }
   if (!non_tls_.empty()) {
     return wrong("overlapping routes: " + non_tls_ + " takes what is no TLS already");

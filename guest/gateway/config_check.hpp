@@ -22,11 +22,11 @@ Result<std::string> parse_host_name(std::string_view text);
 // The same, or "*." in front of one, or "default".
 Result<std::string> parse_route_name(std::string_view text);
 
-struct Passthrough {
-  std::string name;
-  Address address;
+struct NamedAddress {
+  std::string name;  // a route's
+  Address address;   // an upstream's
 };
-Result<Passthrough> parse_passthrough(std::string_view text);  // NAME=ADDR
+Result<NamedAddress> parse_named_address(std::string_view text);  // NAME=ADDR
 
 Result<void> check_listener_address(const Address& address);
 Result<void> check_upstream_address(const Address& address);
@@ -42,8 +42,12 @@ Address application_address(const std::string& host, std::uint16_t port = 0);
 // same address, or a loopback one where the listener takes every address of that family.
 bool leads_to(const Address& upstream, const Address& listener);
 
-// The routes of --passthrough: one for each name, in the order of the first mention.
+// The routes of --passthrough, or of --terminate: one for each name, in the order of the first
+// mention.
 std::vector<RouteConfig> passthrough_routes(const GatewayConfig& config);
+std::vector<RouteConfig> terminate_routes(const GatewayConfig& config);
+// The route of --upstream, where it is given.
+std::vector<RouteConfig> upstream_routes(const GatewayConfig& config);
 // The route of an application.
 RouteConfig application_route(const BaseDomainConfig& base, const ApplicationConfig& application);
 

@@ -3,6 +3,7 @@
 // when the file's text has that path, so what came from a flag, or is a default, goes without.
 #include <algorithm>
 #include <charconv>
+#include <initializer_list>
 #include <utility>
 
 #include "common/config/json_tree.hpp"
@@ -21,14 +22,20 @@ struct Inert {
 
 class Finder {
  public:
-  Finder(const GatewayConfig& config, unsigned workers) : config_(config), workers_(workers) {}
+  Finder(const GatewayConfig& config, unsigned workers)
+      : config_(config),
+        workers_(workers),
+        routes_(config.effective_routes()),
+        has_certificate_(!config.all_certificates().empty()) {}
   std::vector<Inert> find() {
     check_listeners();
     check_workers();
     check_splice();
+    check_tls();
     check_timeouts();
     for (std::size_t i = 0; i < config_.routes.size(); ++i) {
       check_route(config_.routes[i], item("routes", i));
+      check_terminate(config_.routes[i], item("routes", i));
     }
     for (std::size_t b = 0; b < config_.base_domains.size(); ++b) {
       const BaseDomainConfig& base = config_.base_domains[b];
@@ -80,9 +87,82 @@ class Finder {
     }
   }
 
+  // Whether a connection may go through a route of this kind. An application has both.
+  [[nodiscard]] bool any(RouteMode mode) const {
+    const bool terminates = mode == RouteMode::terminate;
+    if (!config_.base_domains.empty() && (!terminates || has_certificate_)) return true;
+    return std::any_of(routes_.begin(), routes_.end(),
+                       [mode](const RouteConfig& route) { return route.mode == mode; });
+  }
+
   void check_splice() {
+    if (!any(RouteMode::passthrough)) {
+      const std::string why = "every route ends TLS here, so no relay is spliced";
+      if (config_.splice_after != GatewayConfig{}.splice_after) say("splice.after", why);
+      if (config_.splice_after_time) say("splice.after_time", why);
+      return;
+    }
     if (config_.splice_after_time && config_.splice_after == Size{0}) {
       say("splice.after_time", "with splice.after 0B every relay is spliced at once");
+    }
+  }
+
+  void check_tls() {
+    const TlsConfig& now = config_.tls;
+    if (any(RouteMode::terminate)) {
+      if (!now.tickets && !now.ticket_keys.empty()) {
+        say("tls.ticket_keys", "tls.tickets is false");
+      }
+      return;
+    }
+    const TlsConfig defaults;
+    const std::string why = has_certificate_ || config_.base_domains.empty()
+                                ? "no route ends TLS here"
+                                : "without a certificate no application's TLS ends here";
+    const std::pair<const char*, bool> all[] = {
+        {"cert", !config_.cert.empty()},
+        {"key", !config_.key.empty()},
+        {"certificates", !config_.certificates.empty()},
+        {"tls.min_version", now.min_version != defaults.min_version},
+        {"tls.max_version", now.max_version != defaults.max_version},
+        {"tls.tickets", now.tickets != defaults.tickets},
+        {"tls.ticket_keys", !now.ticket_keys.empty()},
+        {"tls.watch", now.watch != defaults.watch},
+    };
+    for (const auto& [key, given] : all) {
+      if (given) say(key, why);
+    }
+  }
+
+  // Of a route of the file.
+  void check_terminate(const RouteConfig& route, const std::string& path) {
+    const TerminateConfig& now = route.terminate;
+    const auto say_each = [&](const std::string& why,
+                              std::initializer_list<std::pair<const char*, bool>> keys) {
+      for (const auto& [key, given] : keys) {
+        if (given) say(path + "." + key, why);
+      }
+    };
+    const bool certified = now.client_certificates != ClientCertificates::none;
+    if (route.mode == RouteMode::passthrough) {
+      say_each("mode is passthrough", {{"protocols", !now.protocols.empty()},
+                                       {"client_certificates", certified},
+                                       {"client_ca", !now.client_ca.empty()},
+                                       {"upstream_tls", now.upstream_tls},
+                                       {"upstream_name", !now.upstream_name.empty()},
+                                       {"upstream_ca", !now.upstream_ca.empty()},
+                                       {"upstream_cert", !now.upstream_cert.empty()},
+                                       {"upstream_key", !now.upstream_key.empty()}});
+      return;
+    }
+    if (!certified) {
+      say_each("client_certificates is none", {{"client_ca", !now.client_ca.empty()}});
+    }
+    if (!now.upstream_tls) {
+      say_each("upstream_tls is false", {{"upstream_name", !now.upstream_name.empty()},
+                                         {"upstream_ca", !now.upstream_ca.empty()},
+                                         {"upstream_cert", !now.upstream_cert.empty()},
+                                         {"upstream_key", !now.upstream_key.empty()}});
     }
   }
 
@@ -149,7 +229,7 @@ class Finder {
 
   void check_dns() {
     if (config_.dns_servers.empty()) return;
-    for (const RouteConfig& route : config_.effective_routes()) {
+    for (const RouteConfig& route : routes_) {
       for (const UpstreamConfig& upstream : route.upstreams) {
         const auto* tcp = std::get_if<TcpAddress>(&upstream.address.value);
         if (tcp && tcp->host.find(':') == std::string::npos && !parse_ip(tcp->host)) return;
@@ -160,6 +240,8 @@ class Finder {
 
   const GatewayConfig& config_;
   unsigned workers_;
+  std::vector<RouteConfig> routes_;
+  bool has_certificate_;
   std::vector<Inert> found_;
 };
 

@@ -223,7 +223,8 @@ void Connection::take_route(const RouteTable::Found& found, Alert alert) {
   }
   route_state_ = &state;
   state.total.fetch_add(1, std::memory_order_relaxed);
-  dial();
+  if (match_.mode == RouteMatch::Mode::passthrough) return dial();
+  begin_tls();
 }
 
 // ---- refusal and end ----
@@ -239,11 +240,18 @@ void Connection::refuse(End reason, Alert alert) {
   if (sniff_ && sniff_->buffer.valid()) context_.pool.give_back(std::move(sniff_->buffer));
   sniff_.reset();
   dialler_.reset();
+  // What an upstream was sent so far must not look complete.
+  if (upstream_.fd.valid() && phase_ == Phase::relay) reset_on_close(upstream_.fd.get());
   drop_upstreams();
   leave_route();
   // A client that never reads gets no more than this: its socket took it, or did not.
-  const auto record = alert_record(alert);
-  (void)::send(client_.get(), record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (tls_) {
+    tls_->refuse(static_cast<std::uint8_t>(alert));
+    tls_.reset();
+  } else {
+    const auto record = alert_record(alert);
+    (void)::send(client_.get(), record.data(), record.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
   (void)::shutdown(client_.get(), SHUT_WR);
   phase_ = Phase::refuse;
   may_discard_ = kMaxDiscard;
@@ -290,6 +298,7 @@ void Connection::end(End reason) {
   phase_ = Phase::over;
   TimerWheel::cancel(*this);
   relay_.reset();
+  tls_.reset();
   if (sniff_ && sniff_->buffer.valid()) context_.pool.give_back(std::move(sniff_->buffer));
   sniff_.reset();
   if (reason != End::orderly) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Theory of operation: one client's connection, from its accept to its end, on one worker.
 //
-//   proxy header -> ClientHello -> route -> dial -> (CONNECT of hybrid vsock) -> relay
+//   proxy header -> ClientHello -> route -> [TLS handshake] -> dial -> (CONNECT of hybrid vsock)
+//     -> [TLS handshake with the upstream] -> relay
 //                        \-> refuse: the TLS alert, FIN, and a short while for the client to read
 //                        it
 //   relay -> linger: an upstream that ended in the middle of an upload; the client gets what was
@@ -30,6 +31,7 @@
 #include "common/net/proxy_protocol.hpp"
 #include "common/os/unique_fd.hpp"
 #include "guest/gateway/relay/passthrough.hpp"
+#include "guest/gateway/relay/terminated.hpp"
 #include "guest/gateway/sniff/client_hello.hpp"
 #include "guest/gateway/upstream/dialler.hpp"
 #include "guest/gateway/worker_context.hpp"
@@ -76,7 +78,18 @@ class alignas(8) Connection : private TimerWheel::Timer {
   [[nodiscard]] Connection* next() const { return next_; }
 
  private:
-  enum class Phase : std::uint8_t { proxy, hello, dial, hvsock, relay, linger, refuse, over };
+  enum class Phase : std::uint8_t {
+    proxy,
+    hello,
+    handshake,  // TLS with the client
+    dial,
+    hvsock,
+    upstream_handshake,  // TLS with the upstream
+    relay,
+    linger,
+    refuse,
+    over
+  };
 
   // What is needed until the relay begins.
   struct Sniff {
@@ -108,7 +121,7 @@ class alignas(8) Connection : private TimerWheel::Timer {
   void take_route(const RouteTable::Found& found, Alert alert);
   void refuse(End reason, Alert alert);
   void discard();
-  void linger(End reason);
+  void linger(End reason, bool answered);
   void check_linger();
   void drop_upstreams();
   void leave_route();
@@ -124,6 +137,22 @@ class alignas(8) Connection : private TimerWheel::Timer {
   void read_hvsock_reply();
   void start_relay(std::uint32_t events);
   void after(const std::optional<End>& outcome);
+
+  // connection_tls.cpp
+  void begin_tls();
+  void shaken(Terminated::Shake shake);
+  void count_handshake();
+  void start_tls_relay(std::uint32_t events);
+  void begin_upstream_tls(Terminated::Side side, std::span<const std::byte> first,
+                          std::uint32_t events);
+  void upstream_shaken(Terminated::Shake shake, std::uint32_t events);
+  void run_tls_relay(Terminated::Side side, std::span<const std::byte> first, std::uint32_t events);
+  [[nodiscard]] const std::shared_ptr<const tls::Profile>& upstream_profile() const;
+  void keep_upstream_session();
+  void after_tls(const std::optional<Terminated::Finish>& outcome);
+  void tls_broke(Terminated::Finish outcome);
+  bool watch_for_room();
+  [[nodiscard]] net::ProxyHeader proxy_header();
   void set_idle_deadline();
   void check_idle();
 
@@ -164,6 +193,8 @@ class alignas(8) Connection : private TimerWheel::Timer {
   std::vector<std::unique_ptr<Racer>> racers_;
   proto::HvsockReply hvsock_;
   std::optional<Passthrough> relay_;
+  std::unique_ptr<Terminated> tls_;  // from its handshake on
+  std::uint32_t client_events_ = 0;  // that came while the upstream was dialled, for tls_
 };
 
 }  // namespace causeway::gateway

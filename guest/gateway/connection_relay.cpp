@@ -184,6 +184,7 @@ void Connection::connected(std::uint32_t events) {
   }
   if (upstream_.hvsock_port != 0) return say_connect();
   upstream_.slot->note_connected();
+  if (tls_) return start_tls_relay(events);
   start_relay(events);
 }
 
@@ -216,7 +217,7 @@ void Connection::read_hvsock_reply() {
       case proto::HvsockReply::State::accepted:
         upstream_.slot->note_connected();
         // The guest's first bytes may have come with the line: their edge is gone.
-        return start_relay(EPOLLIN);
+        return tls_ ? start_tls_relay(EPOLLIN) : start_relay(EPOLLIN);
     }
   }
 }
@@ -246,13 +247,7 @@ void Connection::start_relay(std::uint32_t events) {
   std::size_t ours = 0;
   const ProxyOut proxy = route().config.proxy_protocol;
   if (proxy != ProxyOut::off) {
-    if (!source_.client && !listener_.proxy_protocol) {
-      source_ = net::endpoints_of_socket(client_.get());
-    }
-    net::ProxyTlvs tlvs;
-    tlvs.authority = sniff.hello.hello().server_name;
-    const auto header =
-        proxy == ProxyOut::v1 ? net::encode_proxy_v1(source_) : net::encode_proxy_v2(source_, tlvs);
+    const auto header = proxy_header();
     ours = header.size;
     const auto room = std::span(sniff.buffer.bytes.get(), sniff.begin).last(ours);
     std::memcpy(room.data(), header.bytes().data(), ours);
@@ -274,28 +269,46 @@ void Connection::start_relay(std::uint32_t events) {
   after(outcome);
 }
 
+// What tells the upstream who the client is, where the route wants that.
+net::ProxyHeader Connection::proxy_header() {
+  if (!source_.client && !listener_.proxy_protocol) {
+    source_ = net::endpoints_of_socket(client_.get());
+  }
+  if (route().config.proxy_protocol == ProxyOut::v1) return net::encode_proxy_v1(source_);
+  net::ProxyTlvs tlvs;
+  if (tls_) {
+    const tls::Engine& engine = tls_->engine();
+    tlvs.alpn = engine.alpn();
+    tlvs.authority = engine.server_name();
+    tlvs.ssl = true;
+    tlvs.tls_version = engine.version() == tls::Version::tls13 ? "TLSv1.3" : "TLSv1.2";
+    tlvs.cipher = engine.cipher();
+  } else {
+    tlvs.authority = sniff_->hello.hello().server_name;
+  }
+  return net::encode_proxy_v2(source_, tlvs);
+}
+
 void Connection::after(const std::optional<End>& outcome) {
   if (outcome) {
     const bool unread = *outcome == End::orderly && !relay_->client_ended();
-    if (unread || *outcome == End::upstream_reset) return linger(*outcome);
+    if (unread || *outcome == End::upstream_reset) return linger(*outcome, relay_->answered());
     return end(*outcome);
   }
-  if (relay_->waits_for_client_room() && !std::exchange(client_for_room_, true) &&
-      !watch_client(EPOLLOUT)) {
-    return end(End::own_fault);
-  }
+  if (relay_->waits_for_client_room() && !watch_for_room()) return end(End::own_fault);
   if (relay_->wants_turn() && !std::exchange(in_turns_, true)) context_.turns.push_back(this);
 }
 
 // The upstream is done with, in order or not, and the client is not. Closed or reset at once, its
 // socket would throw away what the client's kernel has not taken yet: the end of the answer.
-void Connection::linger(End reason) {
-  cut_ = !relay_->answered();
+void Connection::linger(End reason, bool answered) {
+  cut_ = !answered;
   const bool nothing_on_its_way = unsent_of(client_.get()) == 0;
   if (reason != End::orderly && nothing_on_its_way) return end(reason);
   context_.counters.end(reason);
   counted_ = true;
   relay_.reset();
+  tls_.reset();
   drop_upstreams();
   leave_route();
   phase_ = Phase::linger;
@@ -314,22 +327,36 @@ void Connection::check_linger() {
   arm();
 }
 
+bool Connection::watch_for_room() {
+  return std::exchange(client_for_room_, true) || watch_client(EPOLLOUT);
+}
+
 void Connection::go_on() {
   in_turns_ = false;
-  if (phase_ == Phase::relay) after(relay_->go_on());
+  if (phase_ != Phase::relay) return;
+  if (tls_) return after_tls(tls_->go_on());
+  after(relay_->go_on());
 }
 
 void Connection::on_client(std::uint32_t events) {
   switch (phase_) {
     case Phase::relay:
+      if (tls_) return after_tls(tls_->on_client(events));
       return after(relay_->on_client(events));
+    case Phase::handshake:
+      return shaken(tls_->shake(events));
     case Phase::proxy:
     case Phase::hello:
       if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) client_ended_ = true;
       return read_hello();
     case Phase::dial:
     case Phase::hvsock:
+    case Phase::upstream_handshake:
       if ((events & EPOLLERR) != 0) return end(End::client_reset);
+      if (tls_) {
+        client_events_ |= events;
+        return;
+      }
       if ((events & EPOLLIN) != 0) sniff_->dry = false;
       if ((events & (EPOLLRDHUP | EPOLLHUP)) != 0) client_ended_ = true;
       return;
@@ -346,7 +373,10 @@ void Connection::on_client(std::uint32_t events) {
 void Connection::on_upstream(std::uint32_t events) {
   switch (phase_) {
     case Phase::relay:
+      if (tls_) return after_tls(tls_->on_upstream(events));
       return after(relay_->on_upstream(events));
+    case Phase::upstream_handshake:
+      return upstream_shaken(tls_->shake_upstream(events), events);
     case Phase::dial:
       if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
         if (const int code = error_of(upstream_.fd.get()); code != 0) return attempt_failed(code);
@@ -358,6 +388,7 @@ void Connection::on_upstream(std::uint32_t events) {
       return read_hvsock_reply();
     case Phase::proxy:
     case Phase::hello:
+    case Phase::handshake:
     case Phase::linger:
     case Phase::refuse:
     case Phase::over:
@@ -377,13 +408,15 @@ void Connection::set_idle_deadline() {
 }
 
 void Connection::check_idle() {
-  const std::uint64_t progress = relay_->progress();
+  const std::uint64_t progress = tls_ ? tls_->progress() : relay_->progress();
   // What was written may lie in a send buffer for long, and is then only seen to move there.
   const std::uint64_t unsent = unsent_of(client_.get()) + unsent_of(upstream_.fd.get());
   if (progress != progress_ || unsent != unsent_) {
     progress_ = progress;
     unsent_ = unsent;
     moved_at_ = context_.now;
+  } else if (tls_) {
+    tls_->shrink();
   }
   const Duration idle = snapshot().timeouts.idle;
   if (!idle.never && context_.now - moved_at_ >= static_cast<std::uint64_t>(idle.value.count())) {
@@ -399,7 +432,10 @@ void Connection::on_timer() {
     case Phase::proxy:
       return end(End::proxy_timeout);
     case Phase::hello:
+    case Phase::handshake:
       return refuse(End::handshake_timeout, Alert::handshake_failure);
+    case Phase::upstream_handshake:
+      return refuse(End::connect_timeout, Alert::internal_error);
     case Phase::dial:
     case Phase::hvsock:
       if (context_.now < deadline_) {

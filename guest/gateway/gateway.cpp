@@ -67,6 +67,9 @@ Gateway::~Gateway() {
 
 Result<void> Gateway::open() {
   worker_count_ = worker_count(config_);
+  auto tls = read_tls(config_);
+  if (!tls) return tls.error();
+  tls_ = *std::move(tls);
   auto opened =
       open_listeners(config_.all_listeners(), worker_count_, config_.threads_model, warnings_);
   if (!opened) return opened.error();
@@ -99,6 +102,7 @@ void Gateway::start() {
   control_.restart();
   snapshot_ = make_snapshot();
   directory_.on_change([this] { publish(); });
+  group_.tickets = &ticket_keys_;
   group_.rebalance = config_.rebalance.value_or(true) && worker_count_ > 1;
   for (unsigned i = 0; i < worker_count_; ++i) {
     std::vector<WorkerListener> mine;
@@ -119,12 +123,15 @@ void Gateway::start() {
   if (const auto interval = notifier_.watchdog_interval()) {
     asio::co_spawn(control_, feed_watchdog(*interval), asio::detached);
   }
+  asio::co_spawn(control_, watch_files(), asio::detached);
+  asio::co_spawn(control_, rotate_ticket_keys(), asio::detached);
 }
 
 std::shared_ptr<const Snapshot> Gateway::make_snapshot() const {
   auto snapshot = std::make_shared<Snapshot>();
   snapshot->table = table_;
   snapshot->routes = directory_.routes();
+  snapshot->tls = tls_;
   snapshot->timeouts = config_.timeouts;
   snapshot->buffer_size = static_cast<std::size_t>(config_.buffer_size.bytes);
   if (config_.splice_after) snapshot->splice_after = config_.splice_after->bytes;
@@ -145,6 +152,44 @@ void Gateway::publish() {
   snapshot_ = std::move(snapshot);
 }
 
+// All of it or nothing: after an error ticket keys too are as before.
+Result<std::shared_ptr<const TlsSnapshot>> Gateway::read_tls(const GatewayConfig& config) {
+  // Noted first: what changes while it is read is read again.
+  files_.watch(tls_files(config));
+  auto tls = load_tls(config);
+  if (!tls) return tls;
+  if (config.tls.ticket_keys.empty()) {
+    ticket_keys_.forget_file();
+  } else if (auto loaded = ticket_keys_.load_file(config.tls.ticket_keys); !loaded) {
+    return loaded.error();
+  }
+  return tls;
+}
+
+// Files have changed; the configuration is the same.
+void Gateway::reload_tls() {
+  auto tls = read_tls(config_);
+  if (!tls) {
+    refuse_reload(tls.error().message);
+    tls_error_ = true;
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    tls_ = *std::move(tls);
+    // A configuration that was refused is still the operator's to mend.
+    if (std::exchange(tls_error_, false)) last_reload_error_.clear();
+  }
+  publish();
+  log::info("certificates and keys read again: a file has changed");
+}
+
+void Gateway::refuse_reload(const std::string& what) {
+  log::error("reload refused, all stays as it was: {}", what);
+  const std::lock_guard lock(mutex_);
+  last_reload_error_ = what;
+}
+
 Result<std::string> Gateway::reload() {
   notifier_.reloading();
   GatewayConfig fresh;
@@ -152,14 +197,22 @@ Result<std::string> Gateway::reload() {
   add_gateway_options(table, fresh);
   const ParseOutcome outcome = table.evaluate(args_);
   auto set = outcome.exit_code ? Result<void>(Error{outcome.err}) : Result<void>();
+  std::shared_ptr<const TlsSnapshot> tls;
+  tls_error_ = false;
+  if (set) {
+    if (auto read = read_tls(fresh)) {
+      tls = *std::move(read);
+    } else {
+      set = read.error();
+    }
+  }
   if (set) set = resolver_.set_servers(fresh.dns_servers);
   if (!set) {
     std::string text = set.error().message;
     while (!text.empty() && text.back() == '\n')
       text.pop_back();
-    log::error("reload refused, the old configuration stays: {}", text);
-    const std::lock_guard lock(mutex_);
-    last_reload_error_ = text;
+    refuse_reload(text);
+    files_.watch(tls_files(config_));
     notifier_.ready();
     return Error{text};
   }
@@ -181,6 +234,7 @@ Result<std::string> Gateway::reload() {
     fresh.threads_model = config_.threads_model;
     fresh.rebalance = config_.rebalance;
     config_ = std::move(fresh);
+    tls_ = std::move(tls);
     last_reload_error_.clear();
     warnings_.resize(std::min(warnings_.size(), start_warnings_));
     for (auto& warning : inert_settings(config_, worker_count_, config_file_)) {
@@ -239,6 +293,23 @@ asio::awaitable<void> Gateway::feed_watchdog(std::chrono::microseconds interval)
     }
     if (all) notifier_.watchdog();
     co_await net::sleep_for(pause);
+  }
+}
+
+asio::awaitable<void> Gateway::watch_files() {
+  constexpr std::chrono::seconds kAsleep{1};  // while it is off: a reload may turn it on
+  for (;;) {
+    const Duration pause = config_.tls.watch;
+    const std::chrono::milliseconds time = pause.never ? kAsleep : pause.value;
+    co_await net::sleep_for(time);
+    if (!pause.never && files_.changed()) reload_tls();
+  }
+}
+
+asio::awaitable<void> Gateway::rotate_ticket_keys() {
+  for (;;) {
+    co_await net::sleep_for(std::chrono::minutes(1));
+    if (ticket_keys_.rotate()) log::debug("a new ticket key");
   }
 }
 

@@ -5,9 +5,11 @@
 // workers see: a new one on a reload and whenever a name leads elsewhere. It never touches a
 // connection.
 //
-//   SIGHUP        reads the configuration again. What is wrong with it is logged and shown, and the
-//   old
-//                 one stays. Connections keep the snapshot that they were routed by.
+//   SIGHUP        reads the configuration again, and the certificates and keys that it names. What
+//   is
+//                 wrong with any is logged and shown, and all that was there stays. Connections
+//                 keep the snapshot that they were routed by.
+//   a file of TLS is another one: those files are read again, and the same holds.
 //   SIGTERM       drains: no more connections, those that are there may finish within `drain`.
 //   a second one  ends at once.
 #pragma once
@@ -23,6 +25,8 @@
 #include "common/os/notify.hpp"
 #include "guest/gateway/listen/listeners.hpp"
 #include "guest/gateway/snapshot.hpp"
+#include "guest/gateway/tls/tickets.hpp"
+#include "guest/gateway/tls_material.hpp"
 #include "guest/gateway/upstream/directory.hpp"
 #include "guest/gateway/worker.hpp"
 
@@ -40,7 +44,7 @@ class Gateway {
   Gateway(const Gateway&) = delete;
   Gateway& operator=(const Gateway&) = delete;
 
-  // Binds everything. Names are not waited for here.
+  // Reads the files of TLS and binds everything. Names are not waited for here.
   Result<void> open();
   // Waits a little for names, then starts the workers. Runs the control thread's loop on the way.
   void start();
@@ -55,10 +59,15 @@ class Gateway {
 
  private:
   std::shared_ptr<const Snapshot> make_snapshot() const;
+  Result<std::shared_ptr<const TlsSnapshot>> read_tls(const GatewayConfig& config);
+  void reload_tls();
+  void refuse_reload(const std::string& what);
   void publish();
   void worker_ended();
   void worker_swept();
   asio::awaitable<void> feed_watchdog(std::chrono::microseconds interval);
+  asio::awaitable<void> watch_files();
+  asio::awaitable<void> rotate_ticket_keys();
 
   asio::io_context& control_;
   GatewayConfig config_;
@@ -69,6 +78,9 @@ class Gateway {
   HealthChecker health_;
   Directory directory_;
   std::shared_ptr<const RouteTable> table_;
+  tls::TicketKeys ticket_keys_;
+  FileWatch files_;
+  bool tls_error_ = false;  // the last reload's error is of a file that has changed since
   std::vector<OpenListener> listeners_;
   WorkerGroup group_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -80,6 +92,7 @@ class Gateway {
 
   mutable std::mutex mutex_;  // between the control thread and the admin threads' status()
   std::shared_ptr<const Snapshot> snapshot_;
+  std::shared_ptr<const TlsSnapshot> tls_;
   std::vector<std::string> warnings_;
   std::size_t start_warnings_ = 0;  // of them, the first: a reload does not change those
   std::string last_reload_error_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "common/admin/bridge_status.hpp"
 #include "common/net/endpoints.hpp"
+#include "guest/gateway/crypto/crypto.hpp"
 #include "guest/gateway/gateway.hpp"
 
 namespace causeway::gateway {
@@ -29,6 +31,17 @@ constexpr std::array kNamed = {
     Named{"bytes_to_upstream", &WorkerCounters::bytes_to_upstream},
     Named{"bytes_to_client", &WorkerCounters::bytes_to_client},
     Named{"loops", &WorkerCounters::loops},
+    Named{"handshakes_full", &WorkerCounters::handshakes_full},
+    Named{"handshakes_resumed", &WorkerCounters::handshakes_resumed},
+    Named{"tls_1_2", &WorkerCounters::tls_1_2},
+    Named{"tls_1_3", &WorkerCounters::tls_1_3},
+    Named{"aes_128_gcm", &WorkerCounters::aes_128_gcm},
+    Named{"aes_256_gcm", &WorkerCounters::aes_256_gcm},
+    Named{"chacha20_poly1305", &WorkerCounters::chacha20_poly1305},
+    Named{"upstream_handshakes_full", &WorkerCounters::upstream_handshakes_full},
+    Named{"upstream_handshakes_resumed", &WorkerCounters::upstream_handshakes_resumed},
+    Named{"truncated", &WorkerCounters::truncated},
+    Named{"upstream_truncated", &WorkerCounters::upstream_truncated},
 };
 
 std::string splice_text(const GatewayConfig& config) {
@@ -60,11 +73,54 @@ std::string text_of(const Target& target) {
   return target.address.family() == AF_UNIX ? "unix" : "vsock";
 }
 
+const char* text_of(TlsVersion version) {
+  return version == TlsVersion::v1_2 ? "1.2" : "1.3";
+}
+
+std::string text_of(tls::Identity::Clock::time_point time) {
+  const std::time_t seconds = tls::Identity::Clock::to_time_t(time);
+  std::tm broken{};
+  std::array<char, 32> text{};
+  if (::gmtime_r(&seconds, &broken) == nullptr) return {};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &broken)};
+}
+
+Json describe_tls(const GatewayConfig& config, const TlsSnapshot& tls) {
+  if (!tls.certificates) return nullptr;
+  Json json = {{"crypto", crypto::description()}, {"certificates", Json::array()}};
+  for (const auto& identity : tls.certificates->identities()) {
+    json["certificates"].push_back({{"cert", identity->files().chain},
+                                    {"names", identity->names()},
+                                    {"key", identity->is_ecdsa() ? "ecdsa" : "rsa"},
+                                    {"not_after", text_of(identity->not_after())}});
+  }
+  const char* const tickets = config.tls.ticket_keys.empty() ? "rotated" : "file";
+  json["tickets"] = config.tls.tickets ? tickets : "off";
+  json["min_version"] = text_of(config.tls.min_version);
+  json["max_version"] = text_of(config.tls.max_version);
+  return json;
+}
+
+using FaultCounters = std::array<Counter, static_cast<std::size_t>(tls::Fault::count_)>;
+
+Json sum_faults(const std::vector<std::unique_ptr<Worker>>& workers,
+                FaultCounters WorkerCounters::*faults) {
+  Json json = Json::object();
+  for (std::size_t i = 1; i < std::tuple_size_v<FaultCounters>; ++i) {  // 0 is no fault
+    std::uint64_t sum = 0;
+    for (const auto& worker : workers)
+      sum += (worker->counters().*faults)[i].get();
+    json[std::string(tls::name(static_cast<tls::Fault>(i)))] = sum;
+  }
+  return json;
+}
+
 Json describe_route(const Route& route, Upstream::Clock::time_point now) {
   Json json;
   json["label"] = route.config.label;
   json["names"] = route.config.names;
-  json["mode"] = route.config.mode == RouteMode::passthrough ? "passthrough" : "terminate";
+  const bool ends = route.config.mode == RouteMode::terminate;
+  json["mode"] = route.config.application ? "application" : ends ? "terminate" : "passthrough";
   json["active"] = route.state->active.get();
   json["total"] = route.state->total.load(std::memory_order_relaxed);
   json["max_connections"] = route.config.max_connections;
@@ -135,6 +191,9 @@ std::string Gateway::status() {
     json["ended"][std::string(name(static_cast<End>(k)))] = ends[k];
   }
   json["pipes"] = {{"idle", idle}, {"in_use", in_use}};
+  json["tls"] = tls_ ? describe_tls(config_, *tls_) : Json(nullptr);
+  json["tls_faults"] = sum_faults(workers_, &WorkerCounters::tls_faults);
+  json["upstream_tls_faults"] = sum_faults(workers_, &WorkerCounters::upstream_tls_faults);
 
   json["listeners"] = Json::array();
   for (const OpenListener& listener : listeners_) {

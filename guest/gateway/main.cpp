@@ -11,7 +11,9 @@
 #include "common/admin/server.hpp"
 #include "common/bridge/program.hpp"
 #include "common/os/privileges.hpp"
+#include "guest/gateway/crypto/crypto.hpp"
 #include "guest/gateway/gateway.hpp"
+#include "guest/gateway/tls_material.hpp"
 
 namespace causeway::gateway {
 namespace {
@@ -48,6 +50,7 @@ Result<std::unique_ptr<admin::Server>> serve_admin(const GatewayConfig& config,
 int run(const GatewayConfig& config, const std::string& config_file,
         const std::vector<std::string>& args) {
   raise_descriptor_limit();
+  crypto::initialise();
   Notifier notifier = Notifier::from_environment();
   asio::io_context control{1};
   asio::signal_set signals(control, SIGTERM, SIGINT, SIGHUP);
@@ -76,6 +79,7 @@ int run(const GatewayConfig& config, const std::string& config_file,
   auto admin = serve_admin(config, control, gateway);
   if (!admin) return bridge::fail(kProgram, admin.error());
   log::info("serving");
+  log::debug("{}", crypto::description());
   notifier.ready();
   control.run();
   return 0;
@@ -88,13 +92,21 @@ int main(int argc, char** argv) {
   using namespace causeway;
   try {
     gateway::GatewayConfig config;
-    OptionTable table(
-        "causeway-gateway",
-        "Takes TLS connections and relays each to the upstream that its name asks for.",
-        bridge::version_text("causeway-gateway"));
+    OptionTable table("causeway-gateway",
+                      "Takes TLS connections, ends TLS or leaves it as it is, and relays each to "
+                      "the upstream that "
+                      "its name asks for.",
+                      bridge::version_text("causeway-gateway"));
     gateway::add_gateway_options(table, config);
     table.remark_with([&config](std::string_view text, const std::string& file) {
       return gateway::inert_settings_of(config, gateway::worker_count(config), text, file);
+    });
+    table.check_files_with([&config]() -> Result<void> {
+      gateway::crypto::initialise();
+      auto loaded = gateway::load_tls(config);
+      if (!loaded) return loaded.error();
+      if (config.tls.ticket_keys.empty()) return {};
+      return gateway::tls::TicketKeys().load_file(config.tls.ticket_keys);
     });
     const auto outcome = table.parse(argc, argv);
     if (outcome.exit_code) return *outcome.exit_code;

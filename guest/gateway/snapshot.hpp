@@ -9,6 +9,7 @@
 
 #include "guest/gateway/config.hpp"
 #include "guest/gateway/route/route_table.hpp"
+#include "guest/gateway/tls/settings.hpp"
 #include "guest/gateway/upstream/upstream.hpp"
 
 namespace causeway::gateway {
@@ -25,10 +26,26 @@ struct Route {
   std::vector<UpstreamView> upstreams;
 };
 
+// What TLS that ends here is made with, for one route.
+struct RouteTls {
+  std::shared_ptr<const tls::Profile> client;     // null: the route never terminates
+  std::shared_ptr<const tls::Profile> client_h2;  // for RouteMatch::Mode::terminate_h2
+  // To the upstream; empty: plain. One for each protocol that the client may have negotiated, by
+  // upstream_protocols, and last the one without ALPN.
+  std::vector<std::shared_ptr<const tls::Profile>> upstream;
+  std::vector<std::string> upstream_protocols;
+  std::string upstream_name;  // empty: the upstream's host
+};
+struct TlsSnapshot {
+  std::shared_ptr<const tls::CertificateStore> certificates;  // null: there are none
+  std::vector<RouteTls> routes;                               // by RouteMatch::route
+};
+
 struct Snapshot {
   std::shared_ptr<const RouteTable> table;
   // By RouteMatch::route. Snapshots share the routes that are the same in both.
   std::vector<std::shared_ptr<const Route>> routes;
+  std::shared_ptr<const TlsSnapshot> tls;  // never null
   Timeouts timeouts;
   std::size_t buffer_size = 0;                // bytes
   std::optional<std::uint64_t> splice_after;  // bytes; none: no gate

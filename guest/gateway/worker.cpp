@@ -68,10 +68,21 @@ Worker::~Worker() {
 }
 
 void Worker::run() {
+  use_certificates();
   while (!stopped_ && (accepting_ || context_.first != nullptr))
     turn();
   end_all(End::drained);
   ended_.store(true, std::memory_order_relaxed);
+}
+
+// The context is made by the thread that uses it, once there is something to terminate with.
+void Worker::use_certificates() {
+  const auto& certificates = context_.epoch->snapshot->tls->certificates;
+  if (certificates && !context_.tls) context_.tls.emplace(group_.tickets);
+  const tls::KeyRing* const ring = context_.tls ? context_.tls->key_ring().get() : nullptr;
+  if (context_.tls && (ring == nullptr || &ring->store() != certificates.get())) {
+    context_.tls->use(certificates);
+  }
 }
 
 void Worker::turn() {
@@ -81,6 +92,7 @@ void Worker::turn() {
   context_.now = clock_now();
   ++turns_;
   context_.counters.loops.add();
+  if (context_.tls) context_.tls->refresh();
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     dispatch(event.data.u64, event.events);
@@ -204,6 +216,7 @@ void Worker::read_mailbox() {
     context_.pool.set_large_buffer(snapshot->buffer_size);
     const std::uint64_t turn = context_.counters.relayed.get();
     context_.release(std::exchange(context_.epoch, new Epoch(std::move(snapshot), turn)));
+    use_certificates();
   }
   for (HandedOver& connection : handed_over) {
     context_.counters.taken_over.add();

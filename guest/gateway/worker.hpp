@@ -40,8 +40,9 @@ struct WorkerGroup {
   std::vector<Worker*> workers;
   LimitedCount connections;
   bool rebalance = false;
-  std::vector<net::Endpoint> own;  // the tcp listeners' addresses
-  std::function<void()> on_swept;  // by each worker's thread, once it accepts no more
+  const tls::TicketKeys* tickets = nullptr;  // null: none
+  std::vector<net::Endpoint> own;            // the tcp listeners' addresses
+  std::function<void()> on_swept;            // by each worker's thread, once it accepts no more
 };
 
 // A listening socket of a worker, its own or one that all have.
@@ -105,6 +106,7 @@ class Worker {
   };
 
   void turn();
+  void use_certificates();
   void dispatch(std::uint64_t data, std::uint32_t events);
   void fire(TimerWheel::Timer& timer);
   void read_mailbox();

@@ -8,6 +8,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,8 @@
 #include "guest/gateway/snapshot.hpp"
 #include "guest/gateway/sniff/client_hello.hpp"
 #include "guest/gateway/timer_wheel.hpp"
+#include "guest/gateway/tls/engine.hpp"
+#include "guest/gateway/tls/settings.hpp"
 
 namespace causeway::gateway {
 
@@ -39,6 +44,31 @@ struct Epoch {
 // What epoll hands back: an object, and in the low bits what it is.
 enum class Ready : std::uint8_t { mailbox, listener, client, upstream, attempt };
 inline constexpr std::uint64_t kReadyMask = 7;
+
+// TLS sessions to resume with, one for each upstream: its newest. Each is used once, as RFC 8446
+// C.4 asks for. One that was made under other terms (a reload) is not used.
+class UpstreamSessions {
+ public:
+  static constexpr std::size_t kMax = 1024;
+  std::unique_ptr<tls::Session> take(const std::string& upstream, const tls::Profile* terms) {
+    const auto found = kept_.find(upstream);
+    if (found == kept_.end() || found->second.terms.get() != terms) return nullptr;
+    return std::move(found->second.session);
+  }
+  void keep(const std::string& upstream, const std::shared_ptr<const tls::Profile>& terms,
+            std::unique_ptr<tls::Session> session) {
+    if (!session) return;
+    if (kept_.size() >= kMax && !kept_.contains(upstream)) kept_.clear();
+    kept_[upstream] = {terms, std::move(session)};
+  }
+
+ private:
+  struct Kept {
+    std::shared_ptr<const tls::Profile> terms;
+    std::unique_ptr<tls::Session> session;
+  };
+  std::unordered_map<std::string, Kept> kept_;
+};
 
 // Counts a connection against all workers' limit for as long as it lives.
 class ConnectionSlot {
@@ -72,6 +102,9 @@ struct WorkerContext {
   std::vector<Connection*> over;   // ended in this turn; freed when its events are through
   Connection* first = nullptr;     // of all connections
   LogBudget log;                   // for upstreams that cannot be reached
+  // The worker's own. Before its thread runs, and where nothing terminates, there is none.
+  std::optional<tls::Context> tls;
+  UpstreamSessions upstream_sessions;
   // Connections, those handed over to this worker and not yet taken included: others add those.
   std::atomic<std::uint32_t> load{0};
   // Where the gateway itself listens on tcp: a connection to there would come back for ever.

@@ -49,6 +49,21 @@ BAD_FLAGS = {
     "passthrough_vsock_any": (["--passthrough", "b.test=vsock:any:1"], "--passthrough"),
     "listen_name": (["--listen", "tcp:localhost:29998"], "--listen"),
     "listen_hvsock": (["--listen", "hvsock:/tmp/x:1"], "--listen"),
+    "terminate_form": (["--cert", "c.pem", "--terminate", "b.test"], "--terminate"),
+    "terminate_taken": (["--cert", "c.pem", "--terminate", f"a.test={ONE}"], "--terminate",
+                        "overlapping"),
+    "terminate_without_certificate": (["--terminate", f"b.test={ONE}"], "--terminate",
+                                      "needs a certificate", "--cert PEM --key PEM"),
+    "upstream_without_certificate": (["--upstream", ONE], "--upstream", "needs a certificate"),
+    "upstream_fd": (["--cert", "c.pem", "--upstream", "fd:3"], "--upstream"),
+    "upstream_loop": (["--cert", "c.pem", "--upstream", "tcp:127.0.0.1:29999"], "--upstream",
+                      "own listener"),
+    "key_alone": (["--key", "k.pem"], "--key", "certificate"),
+    "tls_version": (["--tls-min-version", "1.1"], "--tls-min-version"),
+    "tls_versions": (["--tls-min-version", "1.3", "--tls-max-version", "1.2"],
+                     "--tls-min-version", "max_version"),
+    "tls_tickets": (["--tls-tickets", "on"], "--tls-tickets"),
+    "tls_watch": (["--tls-watch", "0s"], "--tls-watch"),
     "dns": (["--dns-servers", "ns.test"], "--dns-servers"),
     "max_connections": (["--max-connections", "-5"], "--max-connections"),
 }
@@ -97,7 +112,28 @@ BAD_FILES = {
     "upstream_twice": (good(routes=[route(ONE, ONE)]), ["twice"]),
     "weight": (good(routes=[route({"address": ONE, "weight": 257}, TWO)]), ["weight"]),
     "race": (good(routes=[route(ONE, TWO, choice="race", race=17)]), ["race"]),
-    "terminate": (good(routes=[route(ONE, mode="terminate")]), ["termination is not built in"]),
+    "terminate": (good(routes=[route(ONE, mode="terminate")]), ["a.test", "needs a certificate"]),
+    "terminate_non_tls": (good(cert="c.pem", routes=[
+        route(ONE, names=["default"], mode="terminate", non_tls=True)]), ["non_tls"]),
+    "terminate_overlap": (good(cert="c.pem", terminate=[f"a.test={ONE}"]),
+                          ["overlapping", "routes[0]"]),
+    "upstream_overlap": (good(cert="c.pem", upstream=[ONE],
+                              routes=[route(TWO, names=["default"])]),
+                         ["upstream", "overlapping", "default"]),
+    "client_ca": (good(cert="c.pem", routes=[
+        route(ONE, mode="terminate", client_certificates="required")]), ["client_ca"]),
+    "upstream_name": (good(cert="c.pem", routes=[
+        route("unix:/run/u", mode="terminate", upstream_tls=True)]),
+        ["upstream_name", "unix:/run/u"]),
+    "upstream_key": (good(cert="c.pem", routes=[
+        route(ONE, mode="terminate", upstream_tls=True, upstream_cert="u.pem")]),
+        ["upstream_key"]),
+    "protocols_twice": (good(cert="c.pem", routes=[
+        route(ONE, mode="terminate", protocols=["h2", "h2"])]), ["protocols", "twice"]),
+    "certificate_twice": (good(certificates=[{"cert": "c.pem"}, {"cert": "c.pem"}]),
+                          ["certificates[1].cert", "certificates[0]"]),
+    "tls_versions": (good(tls={"min_version": "1.3", "max_version": "1.2"}),
+                     ["tls.min_version"]),
     "non_tls": (good(routes=[route(ONE, non_tls=True)]), ["default"]),
     "alpn_long": (good(routes=[route(ONE, alpn=["x" * 256])]), ["alpn"]),
     "ip_name": (good(routes=[route(ONE, names=["10.0.0.1"])]), ["10.0.0.1"]),
@@ -151,7 +187,8 @@ def test_prints(site):  # noqa: F811
     assert json.loads(site.run("--print-schema").stdout)["type"] == "object"
     assert "causeway-gateway" in site.run("--version").stdout
     text = site.run("--help").stdout
-    for flag in ("--listen", "--passthrough", "--splice-after", "--timeouts-idle", "--rebalance"):
+    for flag in ("--listen", "--passthrough", "--splice-after", "--timeouts-idle", "--rebalance",
+                 "--terminate", "--upstream", "--cert", "--key", "--tls-tickets", "--tls-watch"):
         assert flag in text
     assert site.run("--print-default-config").returncode == 0
 
@@ -213,6 +250,8 @@ INERT = {
     "trusted": ({**listener(trusted=["10.0.0.0/8"]), "routes": [route(ONE)]}, "trusted"),
     "dns": (good(dns={"servers": ["10.0.0.53"]}), "dns.servers"),
     "empty_health": (good(routes=[route(ONE, health={})]), "health"),
+    "tls": (good(tls={"min_version": "1.3"}), "tls.min_version"),
+    "client_ca": (good(routes=[route(ONE, client_ca="ca.pem")]), "routes[0].client_ca"),
     "limit": (good(max_connections=5, routes=[route(ONE, max_connections=10)]),
               "max_connections"),
 }

@@ -105,7 +105,7 @@ BAD_RELOADS = {
     "no_json": ("{ nonsense", ()),
     "unknown_key": ({"routes": [route(ONE)], "rotues": []}, ("rotues",)),
     "overlap": ({"routes": [route(ONE), route(TWO)]}, ("overlapping", "a.test")),
-    "terminate": ({"routes": [route(ONE, mode="terminate")]}, ("termination is not built in",)),
+    "terminate": ({"routes": [route(ONE, mode="terminate")]}, ("needs a certificate",)),
     "no_upstream": ({"routes": [route()]}, ("upstream",)),
     "bad_name": ({"routes": [route(ONE, names=["a..test"])]}, ("a..test",)),
 }

@@ -82,10 +82,11 @@ def test_host_units_differ_in_what_they_are_for_only():
     assert settings(one) == settings(template)
 
 
-@pytest.mark.parametrize("directory, tool, option", [
-    ("sysusers.d", "systemd-sysusers", "--dry-run"),
-    ("tmpfiles.d", "systemd-tmpfiles", "--create")])
-def test_user_and_directory_are_made(tmp_path, directory, tool, option):
+@pytest.mark.parametrize("directory, user, tool, option", [
+    ("sysusers.d", "causeway", "systemd-sysusers", "--dry-run"),
+    ("sysusers.d", "causeway-gateway", "systemd-sysusers", "--dry-run"),
+    ("tmpfiles.d", "causeway", "systemd-tmpfiles", "--create")])
+def test_user_and_directory_are_made(tmp_path, directory, user, tool, option):
     if not shutil.which(tool):
         pytest.skip(f"{tool} is missing (package systemd)")
     (tmp_path / "etc").mkdir()
@@ -95,12 +96,12 @@ def test_user_and_directory_are_made(tmp_path, directory, tool, option):
         (tmp_path / "etc/passwd").write_text("", encoding="ascii")
         (tmp_path / "etc/group").write_text("", encoding="ascii")
     outcome = subprocess.run(
-        [tool, f"--root={tmp_path}", option, ROOT / f"packaging/{directory}/causeway.conf"],
+        [tool, f"--root={tmp_path}", option, ROOT / f"packaging/{directory}/{user}.conf"],
         capture_output=True, text=True, timeout=30, check=False)
     said = outcome.stdout + outcome.stderr
     assert outcome.returncode == 0, said
     if directory == "sysusers.d":
-        assert "Creating user 'causeway'" in said
+        assert f"Creating user '{user}'" in said
     else:
         made = (tmp_path / "run/causeway").stat()
         assert (stat.S_IMODE(made.st_mode), made.st_uid, made.st_gid) == (0o750, 899, 899)

@@ -492,5 +492,23 @@ TEST_CASE("TLS alerts as a client reads them") {
   CHECK(hex(Alert::user_canceled) == "1503030002015a");
 }
 
+TEST_CASE("a hello of several records is joined into one, and what follows stays behind it") {
+  const std::string whole = browser_message("app.example.org");
+  const std::string after = "\x14\x03\x03";  // the begin of something else
+  for (const std::size_t each : {std::size_t{1}, std::size_t{3}, std::size_t{100}, whole.size()}) {
+    CAPTURE(each);
+    auto bytes = bytes_of(records(whole, each) + after);
+    const std::size_t size = join_records(bytes);
+    const auto joined = bytes_of(records(whole, whole.size()) + after);
+    REQUIRE(size == joined.size());
+    CHECK(std::equal(joined.begin(), joined.end(), bytes.begin()));
+  }
+  // A second message in the last record comes along; what is cut short is left as it is.
+  auto two = bytes_of(record(whole.substr(0, 50)) + record(whole.substr(50) + "more"));
+  CHECK(join_records(two) == 5 + whole.size() + 4);
+  auto cut = bytes_of(records(whole, 100).substr(0, 150));
+  CHECK(join_records(cut) == 150);
+}
+
 }  // namespace
 }  // namespace causeway::gateway

@@ -261,22 +261,30 @@ TEST_CASE("gateway config: --print-default-config parses back") {
   CHECK(again.config.timeouts == fresh.timeouts);
   CHECK(again.config.buffer_size == fresh.buffer_size);
   CHECK(again.config.drain == fresh.drain);
+  CHECK(again.config.tls == fresh.tls);
+  CHECK(again.config.all_certificates().empty());
 }
 
 TEST_CASE("gateway config: --print-schema is JSON with every key") {
   Program program;
   const auto schema = nlohmann::json::parse(program.table.schema());
   for (const std::string key :
-       {"listen", "listeners", "passthrough", "routes", "base_domains", "threads", "threads_model",
-        "rebalance", "buffer_size", "splice", "timeouts", "drain", "max_connections", "dns",
-        "admin", "log_level"}) {
+       {"listen", "listeners", "passthrough",   "terminate",       "upstream",
+        "cert",   "key",       "certificates",  "routes",          "base_domains",
+        "tls",    "threads",   "threads_model", "rebalance",       "buffer_size",
+        "splice", "timeouts",  "drain",         "max_connections", "dns",
+        "admin",  "log_level"}) {
     CAPTURE(key);
     CHECK(schema["properties"].contains(key));
   }
-  CHECK(schema["properties"].size() == 17);  // with $schema
+  CHECK(schema["properties"].size() == 23);  // with $schema
   const auto& item = schema["properties"]["routes"]["items"]["properties"];
   CHECK(item["upstreams"]["items"]["properties"]["weight"]["maximum"] == 256);
   CHECK(item["health"]["properties"].contains("rise"));
+  CHECK(item["client_certificates"]["enum"].size() == 3);
+  CHECK(item["upstream_tls"]["type"] == "boolean");
+  CHECK(schema["properties"]["tls"]["properties"].size() == 5);
+  CHECK(schema["properties"]["certificates"]["items"]["required"][0] == "cert");
   CHECK(schema["properties"]["rebalance"]["anyOf"][0]["type"] == "boolean");
 }
 

@@ -42,7 +42,6 @@ TEST_CASE("gateway config: what a route may not be, with its place") {
       {routes({R"(@{"upstreams": [{"address": "tcp:u:1"}]})"}), "routes[0].names: " + required},
       {routes({R"(@{"names": [], "upstreams": [{"address": "tcp:u:1"}]})"}),
        "routes[0].names: " + required},
-      {one(R"(, "mode": @"terminate")"), "routes[0].mode: TLS termination is not built in\n"},
       {one(R"(, "mode": @"pass")"), "routes[0].mode: \"pass\" is not one of passthrough"},
       {one(R"(, "race": @0)"), "routes[0].race: \"0\" is out of range: 1 to 16"},
       {one(R"(, "race": @17)"), "routes[0].race: \"17\" is out of range"},

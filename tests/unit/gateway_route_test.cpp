@@ -29,13 +29,20 @@ RouteTable::Found find(const RouteTable& table, std::string_view name, const Vie
   return table.find(hello);
 }
 
-// "3", "3:8443", or the reason.
+// "3", "3:8443", with " t" where TLS ends here or " g" where h2 alone is offered; or the reason.
 std::string found(const RouteTable& table, std::string_view name, const Views& alpn = {}) {
   const auto result = find(table, name, alpn);
   if (result.match) {
     std::string text = std::to_string(result.match->route);
     if (result.match->port != 0) text += ":" + std::to_string(result.match->port);
-    return text;
+    switch (result.match->mode) {
+      case RouteMatch::Mode::passthrough:
+        return text;
+      case RouteMatch::Mode::terminate:
+        return text + " t";
+      case RouteMatch::Mode::terminate_h2:
+        return text + " g";
+    }
   }
   switch (result.reason) {
     case End::no_name:
@@ -200,7 +207,7 @@ TEST_CASE("gateway route: applications of a base domain") {
   CHECK(found(table, "few.one.example") == "forbidden_port");  // 80
   CHECK(found(table, "any-65535s.two.example") == "5:65535");
   CHECK(found(table, "few-s.two.example") == "unknown_name");
-  // TLS would end here.
+  // TLS would end here, which needs a certificate.
   CHECK(found(table, "any.one.example") == "unknown_name");
   CHECK(found(table, "any-8080.one.example") == "unknown_name");
   CHECK(found(table, "any-g.one.example") == "unknown_name");
@@ -222,6 +229,41 @@ TEST_CASE("gateway route: applications of a base domain") {
   CHECK(found(open, "any-s.one.example") == "2:443");
   CHECK(found(open, "any.one.example") == "unknown_name");
   CHECK(found(open, "few-9444s.one.example") == "forbidden_port");
+}
+
+TEST_CASE("gateway route: where TLS ends") {
+  const std::string start = R"({"listen": "tcp:0.0.0.0:443", "cert": "c", )";
+  const RouteTable table(
+      accepted(start + "\"routes\": [" + route(R"("a", "*.w")", R"(, "mode": "terminate")") + "," +
+               route(R"("a")", R"(, "alpn": "acme-tls/1")") + "," + route(R"("p")") +
+               R"(], "passthrough": "q=tcp:u:1", "terminate": ["b=tcp:u:1", "*.q=tcp:u:1"],
+           "upstream": "tcp:u:1"})"));
+  CHECK(found(table, "a") == "0 t");
+  CHECK(found(table, "a", {"h2"}) == "0 t");
+  CHECK(found(table, "a", {"h2", "acme-tls/1"}) == "1");
+  CHECK(found(table, "x.w") == "0 t");
+  CHECK(found(table, "p") == "2");
+  CHECK(found(table, "q") == "3");
+  CHECK(found(table, "b") == "4 t");
+  CHECK(found(table, "x.q") == "5 t");
+  CHECK(found(table, "other") == "6 t");
+  CHECK(found(table, "") == "6 t");
+  CHECK_FALSE(table.find_non_tls());
+
+  const std::string base = R"("base_domains": [{"name": "one.example", "applications": [
+      {"id": "any", "hosts": "127.0.0.1"}, {"id": "few", "hosts": "10.0.0.2", "ports": [8080]}]}])";
+  const RouteTable applications(accepted(start + R"("terminate": "b=tcp:u:1", )" + base + "}"));
+  CHECK(found(applications, "b") == "0 t");
+  CHECK(found(applications, "any.one.example") == "1:80 t");
+  CHECK(found(applications, "any-8080.one.example") == "1:8080 t");
+  CHECK(found(applications, "any-g.one.example") == "1:80 g");
+  CHECK(found(applications, "any-50051g.one.example") == "1:50051 g");
+  CHECK(found(applications, "any-8443s.one.example") == "1:8443");
+  CHECK(found(applications, "any-443.one.example") == "forbidden_port");  // our own
+  CHECK(found(applications, "any-443g.one.example") == "forbidden_port");
+  CHECK(found(applications, "few-8080.one.example") == "2:8080 t");
+  CHECK(found(applications, "few.one.example") == "forbidden_port");
+  CHECK(found(applications, "none.one.example") == "unknown_name");
 }
 
 TEST_CASE("gateway route: a client cannot make the gateway dial itself") {

@@ -147,5 +147,41 @@ TEST_CASE("authorities") {
   CHECK(!Authorities::load(keys().file("ecdsa.key")));
 }
 
+TEST_CASE("an IP address is verified by a certificate's addresses, and never sent as a name") {
+  for (const Version version : {Version::tls12, Version::tls13}) {
+    for (const auto& [name, good] : {std::pair{"10.0.0.1", true}, std::pair{"fd00::1", true},
+                                     std::pair{"10.0.0.2", false}, std::pair{"fd00::2", false}}) {
+      CAPTURE(name);
+      PairOptions options;
+      options.server.max_version = version;
+      options.name = name;
+      options.sniffed = "-";
+      Pair pair(std::move(options));
+      const std::vector<CertificateFiles> files{keys().pair("addresses", "other")};
+      pair.own_context.use(must(CertificateStore::load(files)));
+      pair.server.emplace(std::make_unique<Engine>(pair.own_context, pair.server_terms, "-"));
+      pair.client->process();
+      const Bytes hello = pair.client->take();
+      CHECK(text_of(hello).find(name) == std::string::npos);
+      pair.server->receive(hello);
+      CHECK(pair.shake() == good);
+      if (!good) CHECK(pair.client->engine->fault() == Fault::bad_certificate);
+    }
+  }
+}
+
+TEST_CASE("a chain that no Certificate message can hold is refused") {
+  std::string text;
+  for (const char* const name : {"ecdsa.pem", "root.pem"}) {
+    const auto content = must(read_secret_file(keys().file(name), FileAccess::anyone));
+    text += text_of(std::as_bytes(content.content()));
+  }
+  std::string many = text;
+  while (many.size() < 30'000)
+    many += text;
+  says(complaint({keys().write("many.pem", many), keys().file("ecdsa.key")}),
+       keys().file("many.pem"), "more than 16 KiB together");
+}
+
 }  // namespace
 }  // namespace causeway::gateway::tls

@@ -275,8 +275,8 @@ TEST_CASE("100 MiB each way by each cipher, with a digest") {
     auto& config = const_cast<Config&>(*pair.client_context.config(pair.client_terms));
     mbedtls_ssl_conf_ciphersuites(&config.config, list.data());
     REQUIRE(pair.shake());
-    CHECK(mbedtls_ssl_get_ciphersuite_id(std::string(pair.server->engine->cipher()).c_str()) ==
-          cipher);
+    CHECK(pair.server->engine->cipher() == cipher_name(cipher));
+    CHECK(!cipher_name(cipher).empty());
     std::array<unsigned char, 32> sent{};
     CHECK(Bulk::push(*pair.client->engine, *pair.server->engine, false, sent) == sent);
     CHECK(Bulk::push(*pair.server->engine, *pair.client->engine, true, sent) == sent);

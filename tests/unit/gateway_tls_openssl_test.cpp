@@ -142,22 +142,16 @@ TEST_CASE("OpenSSL as a client: versions, ciphers, certificates, data both ways"
   struct Suite {
     Version version;
     const char* list;
-    const char* cipher;
     bool rsa;
   };
   for (const Suite& suite : {
-           Suite{Version::tls13, "TLS_AES_128_GCM_SHA256", "TLS1-3-AES-128-GCM-SHA256", false},
-           Suite{Version::tls13, "TLS_AES_256_GCM_SHA384", "TLS1-3-AES-256-GCM-SHA384", true},
-           Suite{Version::tls13, "TLS_CHACHA20_POLY1305_SHA256", "TLS1-3-CHACHA20-POLY1305-SHA256",
-                 false},
-           Suite{Version::tls12, "ECDHE-ECDSA-AES128-GCM-SHA256",
-                 "TLS-ECDHE-ECDSA-WITH-AES-128-GCM-SHA256", false},
-           Suite{Version::tls12, "ECDHE-ECDSA-CHACHA20-POLY1305",
-                 "TLS-ECDHE-ECDSA-WITH-CHACHA20-POLY1305-SHA256", false},
-           Suite{Version::tls12, "ECDHE-RSA-AES256-GCM-SHA384",
-                 "TLS-ECDHE-RSA-WITH-AES-256-GCM-SHA384", true},
-           Suite{Version::tls12, "ECDHE-RSA-AES128-GCM-SHA256",
-                 "TLS-ECDHE-RSA-WITH-AES-128-GCM-SHA256", true},
+           Suite{Version::tls13, "TLS_AES_128_GCM_SHA256", false},
+           Suite{Version::tls13, "TLS_AES_256_GCM_SHA384", true},
+           Suite{Version::tls13, "TLS_CHACHA20_POLY1305_SHA256", false},
+           Suite{Version::tls12, "ECDHE-ECDSA-AES128-GCM-SHA256", false},
+           Suite{Version::tls12, "ECDHE-ECDSA-CHACHA20-POLY1305", false},
+           Suite{Version::tls12, "ECDHE-RSA-AES256-GCM-SHA384", true},
+           Suite{Version::tls12, "ECDHE-RSA-AES128-GCM-SHA256", true},
        }) {
     CAPTURE(suite.list);
     Served served;
@@ -177,7 +171,7 @@ TEST_CASE("OpenSSL as a client: versions, ciphers, certificates, data both ways"
     run(client, peer);
     REQUIRE(client.established());
     REQUIRE(peer.engine->established());
-    CHECK(peer.engine->cipher() == suite.cipher);
+    CHECK(peer.engine->cipher() == suite.list);
     CHECK(EVP_PKEY_get_base_id(X509_get0_pubkey(SSL_get0_peer_certificate(client.ssl.get()))) ==
           (suite.rsa ? EVP_PKEY_RSA : EVP_PKEY_EC));
     const std::string up = random_text(300'000, 3);

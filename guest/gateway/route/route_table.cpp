@@ -40,6 +40,23 @@ bool has(const std::vector<std::uint16_t>& sorted, std::uint16_t port) {
   return std::binary_search(sorted.begin(), sorted.end(), port);
 }
 
+RouteMatch::Mode mode_of(const RouteConfig& route) {
+  return route.mode == RouteMode::terminate ? RouteMatch::Mode::terminate
+                                            : RouteMatch::Mode::passthrough;
+}
+
+RouteMatch::Mode mode_of(ApplicationName::Mode mode) {
+  switch (mode) {
+    case ApplicationName::Mode::passthrough:
+      return RouteMatch::Mode::passthrough;
+    case ApplicationName::Mode::terminate:
+      return RouteMatch::Mode::terminate;
+    case ApplicationName::Mode::terminate_h2:
+      break;
+  }
+  return RouteMatch::Mode::terminate_h2;
+}
+
 }  // namespace
 
 std::optional<ApplicationName> parse_application_name(std::string_view label) {
@@ -75,15 +92,17 @@ RouteTable::RouteTable(const GatewayConfig& config) {
     const RouteConfig& route = routes[index];
     if (route.non_tls && !non_tls_) non_tls_ = RouteMatch{.route = index};
     for (const std::string& name : route.names) {
-      add(name, Named{index, route.alpn});
+      add(name, Named{index, route.alpn, mode_of(route)});
     }
   }
   const std::vector<ListenerConfig> listeners = config.all_listeners();
+  const bool terminates = !config.all_certificates().empty();
   for (const BaseDomainConfig& base : config.base_domains) {
     auto& known = base_domains_[base.name];
     for (const ApplicationConfig& application : base.applications) {
       Application& entry = known[application.id];
       entry.route = index++;
+      entry.terminates = terminates;
       entry.denied = own_ports(listeners, application.hosts);
       for (const std::uint32_t port : application.ports) {
         entry.ports.push_back(static_cast<std::uint16_t>(port));
@@ -110,7 +129,7 @@ RouteTable::Found RouteTable::pick(const Routes& routes, const ClientHello& hell
   for (const Named& named : routes) {
     const auto offered = [&](const std::string& protocol) { return hello.offers(protocol); };
     if (named.alpn.empty() || std::any_of(named.alpn.begin(), named.alpn.end(), offered)) {
-      return {.match = RouteMatch{.route = named.route}};
+      return {.match = RouteMatch{.route = named.route, .mode = named.mode}};
     }
   }
   return {.match = std::nullopt, .reason = End::no_protocol};
@@ -122,12 +141,12 @@ RouteTable::Found RouteTable::pick(const Application& application, const Applica
   if ((!ports.empty() && !has(ports, port)) || has(application.denied, port)) {
     return {.match = std::nullopt, .reason = End::forbidden_port};
   }
-  // Without `s` TLS ends here, which needs termination (issue 6). Until then such a name leads
-  // nowhere; passing its TLS on to a port that expects plain bytes would be worse than refusing.
-  if (name.mode != ApplicationName::Mode::passthrough) {
+  // Passing its TLS on to a port that expects plain bytes would be worse than refusing.
+  const RouteMatch::Mode mode = mode_of(name.mode);
+  if (mode != RouteMatch::Mode::passthrough && !application.terminates) {
     return {.match = std::nullopt, .reason = End::unknown_name};
   }
-  return {.match = RouteMatch{.route = application.route, .port = port}};
+  return {.match = RouteMatch{.route = application.route, .port = port, .mode = mode}};
 }
 
 RouteTable::Found RouteTable::find(const ClientHello& hello) const {

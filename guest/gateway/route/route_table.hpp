@@ -51,6 +51,9 @@ std::optional<ApplicationName> parse_application_name(std::string_view label);
 struct RouteMatch {
   std::uint32_t route = 0;  // index into the snapshot's routes
   std::uint16_t port = 0;   // != 0: replaces the port of the upstream's addresses
+  // Whether TLS ends here, and then what ALPN is offered: the route's protocols, or h2 alone, which
+  // an application's client asks for in its name.
+  enum class Mode : std::uint8_t { passthrough, terminate, terminate_h2 } mode = Mode::passthrough;
 };
 
 class RouteTable {
@@ -58,8 +61,8 @@ class RouteTable {
   // `config` has passed the checks. Routes are numbered as effective_routes() has them.
   explicit RouteTable(const GatewayConfig& config);
 
-  // The route, or why there is none: no_name, unknown_name, no_protocol, forbidden_port. An
-  // application's name without `s` is answered unknown_name as well, until termination is built in.
+  // The route, or why there is none: no_name, unknown_name, no_protocol, forbidden_port. Without
+  // any certificate an application's name without `s` is answered unknown_name as well.
   struct Found {
     std::optional<RouteMatch> match;
     End reason = End::unknown_name;
@@ -81,12 +84,14 @@ class RouteTable {
   struct Named {
     std::uint32_t route = 0;
     std::vector<std::string> alpn;  // empty: any client
+    RouteMatch::Mode mode = RouteMatch::Mode::passthrough;
   };
   using Routes = std::vector<Named>;  // of one name, at least one; those without a list last
   struct Application {
     std::uint32_t route = 0;
     std::vector<std::uint16_t> ports;   // sorted; empty: any
     std::vector<std::uint16_t> denied;  // sorted; where a host is us, our own listeners' ports
+    bool terminates = false;            // there is a certificate
   };
 
   void add(const std::string& name, const Named& named);

@@ -207,6 +207,29 @@ bool ClientHello::offers(std::string_view protocol) const {
   return std::find(alpn.begin(), alpn.end(), protocol) != alpn.end();
 }
 
+std::size_t join_records(std::span<std::byte> bytes) {
+  std::size_t out = kRecordHeader;  // behind what is joined
+  std::size_t at = 0;
+  std::size_t wanted = kMessageHeader;
+  while (out - kRecordHeader < wanted) {
+    if (bytes.size() - at < kRecordHeader) return bytes.size();
+    const std::size_t length = proto::load_be16(bytes, at + 3);
+    if (bytes.size() - at - kRecordHeader < length) return bytes.size();
+    std::memmove(bytes.subspan(out).data(), bytes.subspan(at + kRecordHeader).data(), length);
+    out += length;
+    at += kRecordHeader + length;
+    if (wanted == kMessageHeader && out - kRecordHeader >= kMessageHeader) {
+      wanted += proto::load_be32(bytes, kRecordHeader) & 0xff'ffffU;
+    }
+  }
+  // More than the hello in its last record is for TLS to refuse; so is a length that does not fit.
+  proto::store_be16(bytes, 3,
+                    static_cast<std::uint16_t>(std::min<std::size_t>(out - kRecordHeader, 0xffff)));
+  const std::size_t rest = bytes.size() - at;
+  std::memmove(bytes.subspan(out).data(), bytes.subspan(at).data(), rest);
+  return out + rest;
+}
+
 ClientHelloReader::State ClientHelloReader::read(Bytes bytes) {
   bool goes_on = state_ == State::need_more;
   while (goes_on) {

@@ -67,6 +67,12 @@ struct ClientHello {
   [[nodiscard]] bool offers(std::string_view protocol) const;
 };
 
+// Puts a ClientHello that spans records into one, in place: `bytes` begin with it, whole, as a
+// reader has found. Returns how many bytes there are then. mbedTLS refuses a message whose first
+// record has less than its header of four bytes; a transcript is over messages, not records
+// (RFC 8446 4.4.1), so the client cannot tell.
+std::size_t join_records(std::span<std::byte> bytes);
+
 class ClientHelloReader {
  public:
   // Bytes of the message, its header included, and of all its records, theirs included.

@@ -96,6 +96,16 @@ Result<void> Identity::read_chain(Clock::time_point now, Purpose purpose) {
   }
 
   const mbedtls_x509_crt& leaf = chain_.first();
+  // As TLS 1.3 writes them: a length before and extensions behind each (RFC 8446 4.4.2).
+  std::size_t message = 8;
+  for (const mbedtls_x509_crt* one = &leaf; one != nullptr; one = one->next)
+    message += 3 + one->raw.len + 2;
+  if (message > MBEDTLS_SSL_OUT_CONTENT_LEN) {
+    return of_file(
+        path,
+        "its certificates have more than 16 KiB together, which no handshake takes; keep "
+        "the server's own and its issuers");
+  }
   const auto from = time_of(leaf.valid_from);
   not_after_ = time_of(leaf.valid_to);
   if (now < from) {

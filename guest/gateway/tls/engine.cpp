@@ -270,8 +270,9 @@ void Engine::close_notify() {
   write_closed_ = true;
 }
 
-void Engine::refuse(std::uint8_t alert) {
+void Engine::refuse(std::uint8_t alert, Fault why) {
   if (state_ == State::failed) return;
+  fault_ = why;
   send_alert(MBEDTLS_SSL_ALERT_LEVEL_FATAL, alert);
   state_ = State::failed;
   write_closed_ = true;

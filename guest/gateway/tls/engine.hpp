@@ -134,7 +134,7 @@ class Engine {
   void close_notify();
   // Puts a fatal alert into output() and fails: for what the caller finds out, such as a route that
   // is not there. In a handshake it is in clear, if the peer has no keys yet.
-  void refuse(std::uint8_t alert);
+  void refuse(std::uint8_t alert, Fault why = Fault::none);
 
   [[nodiscard]] std::span<const std::byte> output() const {
     return std::span<const std::byte>(output_).subspan(output_sent_);
@@ -146,8 +146,10 @@ class Engine {
   [[nodiscard]] int error_code() const { return code_; }       // mbedTLS's, 0 if none
   [[nodiscard]] std::uint8_t alert() const { return alert_; }  // received, with alert_received
   [[nodiscard]] Version version() const { return version_; }
-  [[nodiscard]] std::string_view cipher() const { return cipher_; }  // IANA's name, '-' for '_'
-  [[nodiscard]] std::string_view alpn() const { return alpn_; }      // empty: none; the profile's
+  // As OpenSSL names it, which PROXY's receivers know: "TLS_AES_128_GCM_SHA256",
+  // "ECDHE-RSA-AES128-GCM-SHA256".
+  [[nodiscard]] std::string_view cipher() const { return cipher_; }
+  [[nodiscard]] std::string_view alpn() const { return alpn_; }  // empty: none; the profile's
   [[nodiscard]] std::string_view server_name() const { return server_name_; }
   [[nodiscard]] bool resumed() const { return resumed_; }
   [[nodiscard]] bool had_client_certificate() const { return subject_ != nullptr; }
@@ -205,7 +207,7 @@ class Engine {
   static int on_send(void* self, const unsigned char* bytes, std::size_t size);
   static int on_receive(void* self, unsigned char* bytes, std::size_t size);
   int choose_certificate();
-  int verify(mbedtls_x509_crt& certificate, int depth);
+  int verify(mbedtls_x509_crt& certificate, int depth, std::uint32_t& flags);
   int write_ticket(const mbedtls_ssl_session& session, std::span<unsigned char> out,
                    std::size_t& size, std::uint32_t& lifetime);
   int parse_ticket(mbedtls_ssl_session& session, std::span<unsigned char> ticket);

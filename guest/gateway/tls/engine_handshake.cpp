@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 
+#include "common/net/address.hpp"
 #include "guest/gateway/tls/engine.hpp"
 #include "guest/gateway/tls/mbedtls_internals.hpp"
 
@@ -29,6 +30,18 @@ std::int64_t system_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// Whether an iPAddress of the subjectAltName is this one (RFC 5280 4.2.1.6).
+bool is_for(const mbedtls_x509_crt& certificate, const IpAddress& ip) {
+  const auto wanted = std::span(ip.bytes).first(ip.size());
+  for (const mbedtls_x509_sequence* name = &certificate.subject_alt_names; name != nullptr;
+       name = name->next) {
+    if ((name->buf.tag & MBEDTLS_ASN1_TAG_VALUE_MASK) != MBEDTLS_X509_SAN_IP_ADDRESS) continue;
+    const std::span<const unsigned char> has(name->buf.p, name->buf.len);
+    if (std::equal(has.begin(), has.end(), wanted.begin(), wanted.end())) return true;
+  }
+  return false;
 }
 
 void free_buffer(unsigned char*& buffer, std::size_t size) {
@@ -62,7 +75,9 @@ Engine::Engine(Context& context, const std::shared_ptr<const Profile>& profile,
     bind_tickets();
   } else if (made) {
     // A session that does not fit (of another version, say) is no reason to fail.
-    made = mbedtls_ssl_set_hostname(&ssl_, server_name_.c_str()) == 0;
+    // mbedTLS would send an IP address as a name, which RFC 6066 3 forbids; verify() compares it.
+    const char* const name = parse_ip(server_name_) ? nullptr : server_name_.c_str();
+    made = mbedtls_ssl_set_hostname(&ssl_, name) == 0;
     if (made && resume != nullptr) (void)mbedtls_ssl_set_session(&ssl_, resume->get());
   }
   if (!made) {
@@ -248,7 +263,7 @@ Status Engine::established_now() {
 void Engine::copy_facts() {
   version_ = mbedtls_ssl_get_version_number(&ssl_) == MBEDTLS_SSL_VERSION_TLS1_3 ? Version::tls13
                                                                                  : Version::tls12;
-  if (const char* text = mbedtls_ssl_get_ciphersuite(&ssl_); text != nullptr) cipher_ = text;
+  cipher_ = cipher_name(mbedtls_ssl_get_ciphersuite_id_from_ssl(&ssl_));
   if (const char* text = mbedtls_ssl_get_alpn_protocol(&ssl_); text != nullptr) alpn_ = text;
   resumed_ = !start_->full;
   if (resumed_ && start_->ticket) {
@@ -297,8 +312,13 @@ int Engine::choose_certificate() {
   return 0;
 }
 
-int Engine::verify(mbedtls_x509_crt& certificate, int depth) {
+int Engine::verify(mbedtls_x509_crt& certificate, int depth, std::uint32_t& flags) {
   if (depth != 0) return 0;
+  if (!config_->profile->is_server()) {
+    const auto ip = parse_ip(server_name_);
+    if (ip && !is_for(certificate, *ip)) flags |= MBEDTLS_X509_BADCERT_CN_MISMATCH;
+    return 0;
+  }
   std::array<char, TicketState::kMaxSubject> subject{};
   const int size = mbedtls_x509_dn_gets(subject.data(), subject.size(), &certificate.subject);
   start_->certified = true;

@@ -72,6 +72,31 @@ int authmode_of(const ProfileOptions& options) {
 
 }  // namespace
 
+std::string_view cipher_name(int suite) {
+  switch (suite) {
+    case MBEDTLS_TLS1_3_AES_128_GCM_SHA256:
+      return "TLS_AES_128_GCM_SHA256";
+    case MBEDTLS_TLS1_3_AES_256_GCM_SHA384:
+      return "TLS_AES_256_GCM_SHA384";
+    case MBEDTLS_TLS1_3_CHACHA20_POLY1305_SHA256:
+      return "TLS_CHACHA20_POLY1305_SHA256";
+    case MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256:
+      return "ECDHE-ECDSA-AES128-GCM-SHA256";
+    case MBEDTLS_TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256:
+      return "ECDHE-RSA-AES128-GCM-SHA256";
+    case MBEDTLS_TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384:
+      return "ECDHE-ECDSA-AES256-GCM-SHA384";
+    case MBEDTLS_TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384:
+      return "ECDHE-RSA-AES256-GCM-SHA384";
+    case MBEDTLS_TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256:
+      return "ECDHE-ECDSA-CHACHA20-POLY1305";
+    case MBEDTLS_TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256:
+      return "ECDHE-RSA-CHACHA20-POLY1305";
+    default:
+      return {};
+  }
+}
+
 Result<std::shared_ptr<const Profile>> Profile::make(ProfileOptions options) {
   const auto bad = [](const char* what) { return Error{what, EINVAL}; };
   if (options.min_version > options.max_version) {
@@ -171,6 +196,7 @@ int Context::fill(Config& config) {
       const int failed = mbedtls_ssl_conf_own_cert(conf, identity->chain().get(), config.key.get());
       if (failed != 0) return failed;
     }
+    mbedtls_ssl_conf_verify(conf, on_verify, this);
     mbedtls_ssl_conf_session_tickets(conf, options.tickets ? 1 : 0);
     mbedtls_ssl_conf_tls13_enable_signal_new_session_tickets(conf, options.tickets ? 1 : 0);
     return 0;
@@ -200,9 +226,10 @@ int Context::on_certificate(mbedtls_ssl_context* ssl) {
 }
 
 int Context::on_verify(void* context, mbedtls_x509_crt* certificate, int depth,
-                       std::uint32_t* /*flags*/) {
-  return guarded(
-      [&] { return static_cast<Context*>(context)->current_->verify(*certificate, depth); });
+                       std::uint32_t* flags) {
+  return guarded([&] {
+    return static_cast<Context*>(context)->current_->verify(*certificate, depth, *flags);
+  });
 }
 
 int Context::on_ticket_write(void* context, const mbedtls_ssl_session* session,

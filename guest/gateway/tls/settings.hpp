@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -75,6 +76,9 @@ struct Config {
   PrivateKey key;  // of the profile's identity
   mbedtls_ssl_config config;
 };
+
+// OpenSSL's name of a cipher suite that we offer; empty for any other.
+std::string_view cipher_name(int suite);
 
 class Engine;
 

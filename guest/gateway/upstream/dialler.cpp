@@ -88,6 +88,7 @@ std::optional<Attempt> Dialler::next(Clock::time_point now) {
     if (attempt) {
       attempt->last_address = last_address;
       attempt->slot = std::move(slot);
+      attempt->upstream = candidates_.index.at(candidate_);
       return std::move(*attempt);
     }
     failure_ = end_of_errno(attempt.error().code);

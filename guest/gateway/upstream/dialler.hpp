@@ -44,7 +44,8 @@ struct Attempt {
   UniqueFd fd;  // non-blocking; connected, or connecting
   UpstreamSlot slot;
   bool connected = false;
-  bool last_address = false;  // of its upstream
+  bool last_address = false;   // of its upstream
+  std::uint16_t upstream = 0;  // of the route
   int family = 0;
   std::uint16_t port = 0;         // of tcp
   std::uint32_t hvsock_port = 0;  // != 0: the VMM wants to hear CONNECT first

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of one proxy. Each measure makes its own empty network and its own proxy.
+"""What is measured of one proxy that passes TLS through; terminate.py has what it is measured of as
+it terminates. Each measure makes its own empty network and its own proxy.
 
 A measure returns one or several cells: name -> values. CPU is user and system time of the proxy,
 all threads, from /proc/PID/stat: what the kernel's TCP does in its system calls is in it, and what
@@ -188,6 +189,13 @@ def moved(window, load):
     return values
 
 
+def both_ways(cells):
+    total = sum(cell["bytes"] for cell in cells)
+    return {"bytes": total,
+            "gb_per_second": total / GB / sum(cell["seconds"] for cell in cells),
+            "cpu_seconds_per_gb": sum(cell["cpu_seconds"] for cell in cells) / (total / GB)}
+
+
 def bulk(site, arm):
     """Bytes both ways over 4 connections, then 1 MiB objects: kept alive, and one a connection."""
     proxies.start_origin(site)
@@ -208,12 +216,7 @@ def bulk(site, arm):
     for name, words in plans.items():
         window = Window(proxy)
         cells[name] = moved(window, proxies.run_client(site, proxies.RAW, *words))
-    both = [cells["download"], cells["upload"]]
-    total = sum(cell["bytes"] for cell in both)
-    cells["both ways"] = {
-        "bytes": total,
-        "gb_per_second": total / GB / sum(cell["seconds"] for cell in both),
-        "cpu_seconds_per_gb": sum(cell["cpu_seconds"] for cell in both) / (total / GB)}
+    cells["both ways"] = both_ways([cells["download"], cells["upload"]])
     return cells
 
 
@@ -224,20 +227,16 @@ def await_ready(client, seconds):
         raise Failed(f"idle connections: {line.decode(errors='replace').strip() or 'not ready'}")
 
 
-def idle(site, arm):
-    """Memory of connections that are relayed and silent; then 256 KiB through each, and again."""
-    proxies.start_origin(site)
-    proxy = proxies.start_proxy(site, arm)
+def idle_cell(site, proxy, name, words):
+    """Memory of connections that are relayed and silent; then one exchange on each, and again."""
     count = site.options.idle_connections
     if 2 * count + 512 > site.options.max_descriptors:
         raise Failed(f"{count} connections need {2 * count} descriptors, "
                      f"{site.options.max_descriptors} are allowed")
-    proxies.run_client(site, proxies.RAW, "--connections", 16, "--reply", 2**18, "--reopen",
-                       "--units", 64)
+    proxies.run_client(site, name, "--connections", 16, *words, "--reopen", "--units", 64)
     proxies.pause(0.3)
     before = memory(proxy.pid)
-    client = proxies.start_client(site, proxies.RAW, "--connections", count, "--reply", 2**18,
-                                  "--hold")
+    client = proxies.start_client(site, name, "--connections", count, *words, "--hold")
     states = {}
     for state in ("fresh", "used"):
         if state == "used":
@@ -258,7 +257,14 @@ def idle(site, arm):
         values[f"{state}_pipes"] = found["pipes"]
         values[f"{state}_descriptors"] = (found["descriptors"] - before["descriptors"]) / count
     proxy.check_alive()
-    return {"idle": values}
+    return values
+
+
+def idle(site, arm):
+    """256 KiB through each connection between the two looks."""
+    proxies.start_origin(site)
+    proxy = proxies.start_proxy(site, arm)
+    return {"idle": idle_cell(site, proxy, proxies.RAW, ("--reply", 2**18))}
 
 
 def work_of(worker):
@@ -305,11 +311,11 @@ MEASURES = {"small": small, "switches": saturated, "latency": latency, "connecti
             "bulk": bulk, "idle": idle, "rebalance": rebalance}
 
 
-def measure(site, name, arm):
+def measure(site, name, function, arm):
     """The cells of one measure; a failure is a cell too. Raises NotRun."""
     try:
         site.fresh_network()
-        return MEASURES[name](site, arm)
+        return function(site, arm)
     except (Failed, OSError, KeyError, ValueError) as error:
         text = str(error) if isinstance(error, Failed) else repr(error)
         return {name: {"failed": text}}

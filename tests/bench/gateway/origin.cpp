@@ -82,6 +82,7 @@ class Origin {
       if (index >= connections_.size()) connections_.resize(index + 1);
       connections_[index] = Connection{};
       connections_[index].fd = Fd(fd);
+      if (options_.plain) await_request(connections_[index]);
       set_option(connections_[index].fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY");
       control(EPOLL_CTL_ADD, fd, EPOLLIN);
     }

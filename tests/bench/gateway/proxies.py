@@ -5,6 +5,7 @@ The namespaces have no name: they are gone when the last process in them is, how
 Every process that is started dies with this one (PR_SET_PDEATHSIG).
 """
 
+import base64
 import ctypes
 import json
 import os
@@ -21,11 +22,12 @@ import harness
 from harness import Failed, NotRun
 
 ADDRESS = "127.0.0.1"
-PROXY_PORT, NGINX_PORT, ORIGIN_PORT, CLOSING_PORT = 8443, 9443, 9444, 9445
-# Name that the client asks for, and the origin behind it.
+PROXY_PORT, NGINX_PORT, ORIGIN_PORT, CLOSING_PORT, PLAIN_PORT = 8443, 9443, 9444, 9445, 9446
+# Passed through: name that the client asks for, and the origin behind it.
 NAMES = {"small.bench.test": NGINX_PORT, "raw.bench.test": ORIGIN_PORT,
          "closing.bench.test": CLOSING_PORT}
 SMALL, RAW, CLOSING = NAMES
+TERMINATED = "terminate.bench.test"  # by a proxy that terminates; behind it is PLAIN_PORT
 BODY = "x" * 128
 
 CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
@@ -71,8 +73,14 @@ class Site:
     def _make_certificate(self):
         harness.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                      "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-                     f"/CN={SMALL}", "-addext", f"subjectAltName=DNS:{SMALL}", "-keyout",
+                     f"/CN={SMALL}", "-addext",
+                     f"subjectAltName=DNS:{SMALL},DNS:{TERMINATED}", "-keyout",
                      self.path("key.pem"), "-out", self.path("cert.pem")])
+        with open(self.path("both.pem"), "w", encoding="ascii") as both:
+            os.fchmod(both.fileno(), 0o600)
+            for name in ("cert.pem", "key.pem"):
+                with open(self.path(name), encoding="ascii") as one:
+                    both.write(one.read())
 
     def _record_hello(self, name):
         """A real ClientHello for the name, as the TLS library of this machine makes it."""
@@ -193,11 +201,12 @@ def tls_load(site):
     return path
 
 
-def start_origin(site, closes=False):
-    port = CLOSING_PORT if closes else ORIGIN_PORT
+def start_origin(site, closes=False, plain=False):
+    port = CLOSING_PORT if closes else PLAIN_PORT if plain else ORIGIN_PORT
     log = site.path(f"origin-{port}.log")
+    kind = ["--close"] if closes else ["--plain"] if plain else []
     process = site.spawn([tls_load(site), "origin", "--listen", f"{ADDRESS}:{port}", "--timeout",
-                          "300", *(["--close"] if closes else [])], site.load_cpus, log)
+                          "300", *kind], site.load_cpus, log)
     wait_listening(process, port, log, "the origin")
 
 
@@ -215,11 +224,23 @@ defaults
   timeout server 10m
   timeout client-fin 5s
   timeout server-fin 5s
+"""
+HAPROXY_PASSES = """\
 frontend gateway
   bind {address}:{port} backlog 4096
   tcp-request inspect-delay 5s
   tcp-request content accept if {{ req_ssl_hello_type 1 }}
   tcp-request content reject
+"""
+# Tickets under a file of keys (AES-256-CBC and HMAC), as a fleet has them; the gateway's are random
+# ones (AES-256-GCM). Neither has state behind them.
+HAPROXY_TERMINATES = """\
+frontend gateway
+  bind {address}:{port} backlog 4096 ssl crt {certificate} ssl-min-ver TLSv1.2 ssl-max-ver TLSv1.3 \
+tls-ticket-keys {ticket_keys}
+  default_backend plain
+backend plain
+  server one {address}:{plain_port}
 """
 
 
@@ -242,13 +263,25 @@ class Proxy:
         return harness.admin_status(self.admin) if self.admin else None
 
 
-def start_haproxy(site, threads):
-    text = HAPROXY.format(maxconn=site.options.max_connections, threads=threads, address=ADDRESS,
-                          port=PROXY_PORT)
+def haproxy_passes():
+    text = HAPROXY_PASSES.format(address=ADDRESS, port=PROXY_PORT)
     for number, name in enumerate(NAMES):
         text += f"  use_backend origin{number} if {{ req_ssl_sni -i {name} }}\n"
     for number, port in enumerate(NAMES.values()):
         text += f"backend origin{number}\n  server one {ADDRESS}:{port}\n"
+    return text
+
+
+def haproxy_terminates(site):
+    keys = "".join(base64.b64encode(os.urandom(80)).decode() + "\n" for _ in range(3))
+    return HAPROXY_TERMINATES.format(address=ADDRESS, port=PROXY_PORT, plain_port=PLAIN_PORT,
+                                     certificate=site.path("both.pem"),
+                                     ticket_keys=site.write("ticket-keys", keys))
+
+
+def start_haproxy(site, threads, terminates):
+    text = HAPROXY.format(maxconn=site.options.max_connections, threads=threads)
+    text += haproxy_terminates(site) if terminates else haproxy_passes()
     log = site.path("haproxy.log")
     process = site.spawn([require("haproxy"), "-db", "-f", site.write("haproxy.cfg", text)],
                          proxy_cpus(site, threads), log)
@@ -271,15 +304,19 @@ def check_arm(options, arm):
                      f"{gateway_program(options, arm)[0]})")
 
 
-def start_causeway(site, arm, threads):
+def start_causeway(site, arm, threads, terminates):
     program, words = gateway_program(site.options, arm)
     admin, log = site.path("gateway.admin"), site.path("gateway.log")
     if os.path.exists(admin):
         os.unlink(admin)
     argv = [program, "--listen", f"tcp:{ADDRESS}:{PROXY_PORT}", "--threads", str(threads),
             "--admin", f"unix:{admin}", *words, *site.options.gateway_args]
-    for name, port in NAMES.items():
-        argv += ["--passthrough", f"{name}=tcp:{ADDRESS}:{port}"]
+    if terminates:
+        argv += ["--cert", site.path("cert.pem"), "--key", site.path("key.pem"), "--upstream",
+                 f"tcp:{ADDRESS}:{PLAIN_PORT}"]
+    else:
+        for name, port in NAMES.items():
+            argv += ["--passthrough", f"{name}=tcp:{ADDRESS}:{port}"]
     return Proxy(site.spawn(argv, proxy_cpus(site, threads), log), log, arm, admin)
 
 
@@ -287,11 +324,11 @@ def proxy_cpus(site, threads):
     return site.proxy_cpus if threads == 1 else site.proxy_cpus | site.load_cpus
 
 
-def start_proxy(site, arm, threads=1):
+def start_proxy(site, arm, threads=1, terminates=False):
     if arm == "haproxy":
-        proxy = start_haproxy(site, threads)
+        proxy = start_haproxy(site, threads, terminates)
     else:
-        proxy = start_causeway(site, arm, threads)
+        proxy = start_causeway(site, arm, threads, terminates)
     wait_listening(proxy.process, PROXY_PORT, proxy.log, proxy.what)
     if proxy.admin:
         harness.wait_until(lambda: os.path.exists(proxy.admin), 5, f"{arm}: its admin socket")
@@ -301,8 +338,10 @@ def start_proxy(site, arm, threads=1):
 # --- load -----------------------------------------------------------------------------------------
 
 def client_argv(site, name, words):
-    return [tls_load(site), "client", "--connect", f"{ADDRESS}:{PROXY_PORT}", "--hello",
-            site.hellos[name], "--timeout", str(site.options.limit), *(str(word) for word in words)]
+    kind = ["tls", "--name", name] if name == TERMINATED else \
+        ["client", "--hello", site.hellos[name]]
+    return [tls_load(site), *kind, "--connect", f"{ADDRESS}:{PROXY_PORT}", "--timeout",
+            str(site.options.limit), *(str(word) for word in words)]
 
 
 def start_client(site, name, *words):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the load client and the origin of the gateway benchmark say to each other. It looks like TLS
-// as far as a passthrough proxy reads: one handshake record (a recorded ClientHello, sent as it
+// What the load clients and the origin of the gateway benchmark say to each other. It looks like
+// TLS as far as a passthrough proxy reads: one handshake record (a recorded ClientHello, sent as it
 // is), answered by a greeting in the place of the server's flight. Behind it there is no
 // cryptography, since a passthrough proxy does not see any and one core of load would measure
 // nothing else:
@@ -9,6 +9,9 @@
 //   origin  `greeting` filler bytes
 //   client  request: u64 payload, u64 reply (big-endian), then `payload` filler bytes
 //   origin  `reply` filler bytes                                    (any number of requests)
+//
+// Where the proxy terminates TLS, the client speaks real TLS, with a real handshake in the place of
+// record and greeting, and the origin (`--plain`) hears requests from the first byte.
 #pragma once
 
 #include <array>

@@ -3,6 +3,7 @@
 """Makes the certificates and keys beside it, for tests/unit/gateway_tls_*_test.cpp: test keys, of no
 worth to anyone. Needs python3-cryptography; the tests do not."""
 import datetime
+import ipaddress
 import pathlib
 
 from cryptography import x509
@@ -21,6 +22,13 @@ def write_key(name, key, password=None):
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, kind))
 
 
+def general_name(name):
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
 def make(common_name, key, issuer=None, names=(), ca=False, usage=None, since=FROM, until=TO):
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     builder = (x509.CertificateBuilder().subject_name(subject)
@@ -30,7 +38,7 @@ def make(common_name, key, issuer=None, names=(), ca=False, usage=None, since=FR
                .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True))
     if names:
         builder = builder.add_extension(
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+            x509.SubjectAlternativeName([general_name(name) for name in names]), critical=False)
     if usage:
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
     return builder.sign(issuer[1] if issuer else key, hashes.SHA256())
@@ -67,6 +75,7 @@ other = p256()
 write("other", make("b.example", other, issuer, ("b.example", "x.wild.example")), issuing)
 write_key("other", other)
 
+write("addresses", make("10.0.0.1", other, issuer, ("10.0.0.1", "fd00::1")), issuing)
 write("common_name", make("Named.Example", other, issuer), issuing)
 write("wrong_order", issuing, make("a.example", ecdsa, issuer, names))
 write("expired", make("a.example", ecdsa, issuer, names, since=FROM,
