@@ -233,7 +233,10 @@ void Connection::refuse(End reason, Alert alert) {
   context_.counters.end(reason);
   counted_ = true;
   log::debug("client refused: {}", name(reason));
-  if (route_state_ != nullptr && reason >= End::upstream_limit && context_.log.take()) {
+  // What a client does wrong is no warning.
+  const bool upstreams_fault = (reason >= End::upstream_limit && reason <= End::own_fault) ||
+                               reason == End::upstream_tls_broken;
+  if (route_state_ != nullptr && upstreams_fault && context_.log.take()) {
     log::warn("{}: clients are refused: {}{}", route().config.label, name(reason),
               context_.log.suppressed_text());
   }

@@ -69,7 +69,7 @@ struct alignas(64) WorkerCounters {
   Counter tls_1_2, tls_1_3;                             // handshakes of both kinds
   Counter aes_128_gcm, aes_256_gcm, chacha20_poly1305;  // the same by cipher
   Counter upstream_handshakes_full, upstream_handshakes_resumed;
-  Counter truncated;           // clients that ended without a close_notify
+  Counter truncated;           // clients that ended without a close_notify before their answer did
   Counter upstream_truncated;  // upstreams that did
   std::array<Counter, static_cast<std::size_t>(tls::Fault::count_)> tls_faults;
   std::array<Counter, static_cast<std::size_t>(tls::Fault::count_)> upstream_tls_faults;
