@@ -17,9 +17,10 @@ def test_demo():
     shown = subprocess.run([ROOT / "packaging/demo", "--mib", "64"], capture_output=True, text=True,
                            timeout=200, check=False)
     assert shown.returncode == 0, shown.stdout + shown.stderr
-    assert len(re.findall(r"64 MiB, \d+ MiB/s, SHA-256 equal", shown.stdout)) == 2
+    assert len(re.findall(r"64 MiB, \d+ MiB/s, SHA-256 equal", shown.stdout)) == 3
     assert shown.stdout.count("0% packet loss") == 3
     assert len(re.findall("8 MiB, SHA-256 equal", shown.stdout)) == 2
+    assert len(re.findall(r"with its ticket: TLSv1\.[23], \S+, Reused", shown.stdout)) == 2
     assert not [name for name in namespaces.names() - before if name.startswith("causeway-demo")]
 
 
