@@ -189,8 +189,7 @@ void Connection::after_tls(const std::optional<Terminated::Finish>& outcome) {
     return;
   }
   keep_upstream_session();
-  // Behind the whole answer a FIN alone is what many clients do, and cuts nothing.
-  if (tls_->truncated() && !tls_->answered()) context_.counters.truncated.add();
+  if (tls_->truncated()) context_.counters.truncated.add();
   if (tls_->upstream_truncated()) context_.counters.upstream_truncated.add();
   switch (*outcome) {
     case Terminated::Finish::orderly:

@@ -235,7 +235,7 @@ TEST_CASE("an upstream that ends first, and a client that never says close_notif
       }
       it.settle();
       CHECK(it.finish == (resets ? Finish::client_reset : Finish::orderly));
-      CHECK(it.relay.truncated() != resets);
+      CHECK_FALSE(it.relay.truncated());  // nothing was cut: the answer was whole
     }
   }
 }

@@ -168,7 +168,9 @@ Terminated::Step Terminated::receive_up() {
     case RecordsIn::Got::end:
       break;
   }
-  truncated_ = true;  // a close_notify would have ended it before
+  // A close_notify would have ended it before. Behind the whole answer a FIN alone is what many
+  // clients do, and cuts nothing.
+  truncated_ = down_ != State::over;
   if (in_.in_record()) return fail(Finish::client_reset);
   up_ends_ = true;
   return Step::moved;
