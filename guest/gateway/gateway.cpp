@@ -198,6 +198,8 @@ Result<std::string> Gateway::reload() {
   const ParseOutcome outcome = table.evaluate(args_);
   auto set = outcome.exit_code ? Result<void>(Error{outcome.err}) : Result<void>();
   std::shared_ptr<const TlsSnapshot> tls;
+  // After a refusal what has changed since the last good look is still to be read.
+  const FileWatch files = files_;
   tls_error_ = false;
   if (set) {
     if (auto read = read_tls(fresh)) {
@@ -212,7 +214,7 @@ Result<std::string> Gateway::reload() {
     while (!text.empty() && text.back() == '\n')
       text.pop_back();
     refuse_reload(text);
-    files_.watch(tls_files(config_));
+    files_ = files;
     notifier_.ready();
     return Error{text};
   }
