@@ -143,10 +143,10 @@ class alignas(8) Connection : private TimerWheel::Timer {
   void shaken(Terminated::Shake shake);
   void count_handshake();
   void start_tls_relay(std::uint32_t events);
-  void begin_upstream_tls(Terminated::Side side, std::span<const std::byte> first,
-                          std::uint32_t events);
+  [[nodiscard]] Terminated::Side upstream_side() const;
+  void begin_upstream_tls(std::span<const std::byte> first, std::uint32_t events);
   void upstream_shaken(Terminated::Shake shake, std::uint32_t events);
-  void run_tls_relay(Terminated::Side side, std::span<const std::byte> first, std::uint32_t events);
+  void run_tls_relay(std::span<const std::byte> first, std::uint32_t events);
   [[nodiscard]] const std::shared_ptr<const tls::Profile>& upstream_profile() const;
   void keep_upstream_session();
   void after_tls(const std::optional<Terminated::Finish>& outcome);

@@ -88,17 +88,17 @@ void Connection::count_handshake() {
   }
 }
 
-void Connection::start_tls_relay(std::uint32_t events) {
+Terminated::Side Connection::upstream_side() const {
   const bool tcp = upstream_.family == AF_INET || upstream_.family == AF_INET6;
+  return {upstream_.fd.get(), tcp, false, net::default_max_write_of(upstream_.family == AF_VSOCK)};
+}
+
+void Connection::start_tls_relay(std::uint32_t events) {
   if (upstream_.family == AF_UNIX) net::tune_stream(upstream_.fd.get());
-  const Terminated::Side side{upstream_.fd.get(), tcp, false,
-                              net::default_max_write_of(upstream_.family == AF_VSOCK)};
   dialler_.reset();
-  if (route().config.proxy_protocol == ProxyOut::off) {
-    return begin_upstream_tls(side, {}, events);
-  }
+  if (route().config.proxy_protocol == ProxyOut::off) return begin_upstream_tls({}, events);
   const net::ProxyHeader header = proxy_header();
-  begin_upstream_tls(side, header.bytes(), events);
+  begin_upstream_tls(header.bytes(), events);
 }
 
 // The upstream is offered what the client has agreed to, and nothing else.
@@ -116,10 +116,9 @@ void Connection::keep_upstream_session() {
                                   tls_->take_upstream_session());
 }
 
-void Connection::begin_upstream_tls(Terminated::Side side, std::span<const std::byte> first,
-                                    std::uint32_t events) {
+void Connection::begin_upstream_tls(std::span<const std::byte> first, std::uint32_t events) {
   const RouteTls& terms = snapshot().tls->routes[match_.route];
-  if (terms.upstream.empty()) return run_tls_relay(side, first, events);
+  if (terms.upstream.empty()) return run_tls_relay(first, events);
   std::string name = terms.upstream_name;
   if (name.empty()) {
     const Address& address = route().upstreams[upstream_.upstream].config.address;
@@ -132,7 +131,8 @@ void Connection::begin_upstream_tls(Terminated::Side side, std::span<const std::
     const auto& profile = upstream_profile();
     const auto session = context_.upstream_sessions.take(upstream_.slot->key(), profile.get());
     shake = tls_->start_upstream(
-        side, tls::Engine::client(*context_.tls, profile, std::move(name), session.get()), first);
+        upstream_side(),
+        tls::Engine::client(*context_.tls, profile, std::move(name), session.get()), first);
   } catch (const std::bad_alloc&) {
     return refuse(End::no_descriptors, Alert::internal_error);
   }
@@ -149,10 +149,7 @@ void Connection::upstream_shaken(Terminated::Shake shake, std::uint32_t events) 
       WorkerCounters& counters = context_.counters;
       (resumed ? counters.upstream_handshakes_resumed : counters.upstream_handshakes_full).add();
       keep_upstream_session();
-      const bool tcp = upstream_.family == AF_INET || upstream_.family == AF_INET6;
-      const Terminated::Side side{upstream_.fd.get(), tcp, false,
-                                  net::default_max_write_of(upstream_.family == AF_VSOCK)};
-      return run_tls_relay(side, {}, events);
+      return run_tls_relay({}, events);
     }
     case Terminated::Shake::client_left:
       return refuse(End::upstream_tls, Alert::internal_error);
@@ -168,13 +165,12 @@ void Connection::upstream_shaken(Terminated::Shake shake, std::uint32_t events) 
   refuse(End::upstream_tls, Alert::internal_error);
 }
 
-void Connection::run_tls_relay(Terminated::Side side, std::span<const std::byte> first,
-                               std::uint32_t events) {
+void Connection::run_tls_relay(std::span<const std::byte> first, std::uint32_t events) {
   context_.counters.relayed.add();
   phase_ = Phase::relay;
   moved_at_ = context_.now;
   set_idle_deadline();
-  auto outcome = tls_->relay(side, first);
+  auto outcome = tls_->relay(upstream_side(), first);
   if (!outcome && client_events_ != 0) outcome = tls_->on_client(client_events_);
   // What came together with the connect has had its edge.
   const std::uint32_t readable = events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
